@@ -75,5 +75,7 @@ pub use telexec_proto::convert::{ForwardFailure, ForwardStep};
 pub use telexec_proto::v1::CheckCommandResponse as CommandCheck;
 /// What an agent says about itself and its machine.
 pub use telexec_proto::v1::GetAgentResponse as AgentInfo;
+/// A named command of an agent.
+pub use telexec_proto::v1::NamedCommand;
 pub use tls::TlsOptions;
 pub use transfer::{TransferAnswer, TransferAnswers, TransferRequests};

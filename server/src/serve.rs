@@ -126,6 +126,7 @@ pub async fn serve(
         policy,
         audit: audit.clone(),
         evaluator,
+        named_commands: config.named_commands()?,
         metrics: metrics.clone(),
         traces: traces.clone(),
     };

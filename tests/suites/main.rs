@@ -27,6 +27,7 @@ mod limits;
 mod mcp;
 mod memory;
 mod metrics;
+mod named_commands;
 mod nats;
 mod policy;
 mod python;

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use telexec_executor::{Command, CommandBuilder, Descendants, ResourceLimits, TraceContext, USER_SHELL, parse_size};
+use telexec_executor::{
+    Command, CommandBuilder, Descendants, NAMED_COMMAND, ResourceLimits, TraceContext, USER_SHELL, parse_size,
+};
 
 use crate::output::LOGIN_SHELL;
 use crate::syntax::{EnvFile, Variable, parse_duration, parse_pair, parse_variable, read_env_file};
@@ -68,6 +70,11 @@ impl CommandArgs {
     /// Whether there is a program or a text.
     pub(crate) fn is_given(&self) -> bool {
         self.text.is_some() || !self.argv.is_empty()
+    }
+
+    /// Whether it is a named command of the agent's, which has a user of its own.
+    pub(crate) fn is_named(&self) -> bool {
+        self.argv.first().is_some_and(|program| program.starts_with(NAMED_COMMAND))
     }
 
     /// The command as text.

@@ -28,6 +28,11 @@ except those on the target local.
 Targets are connected to on first use. A command survives a lost connection. If this command is killed, \
 agents wait for the time of --reconnect, and then end what its calls run.
 
+With --commands, each named command of the agents is a tool of its own, and there are no others: what a model may do is \
+then what their configurations define, and a policy that permits these commands only enforces it. Targets are connected to at \
+once, and the commands are those that they have then. If targets define a command of the same name differently, its description \
+is that of the first.
+
 Put credentials in the configuration or in flags: MCP clients seldom pass on the environment.
 
 With --listen, clients connect to http://IP:PORT/mcp (streamable HTTP), or https with TLS. Without TLS \
@@ -46,6 +51,7 @@ configuration, 128+n killed by signal n.",
 Examples:
   telexec mcp local
   telexec mcp build-7 web1
+  telexec mcp --commands web1
   telexec mcp --user ci --deny 'rm -rf /' build-7
   telexec mcp --listen tcp://127.0.0.1:7480 --token-file ~/.config/telexec/mcp-token build-7"
 )]
@@ -53,6 +59,9 @@ pub(crate) struct McpArgs {
     /// Agent: local, HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
     #[arg(required = true, value_name = "TARGET", value_parser = parse_typed, add = complete::targets())]
     pub(crate) targets: Vec<TypedTarget>,
+    /// Serve the agents' named commands as tools, in place of bash, exec_command and the tools for files
+    #[arg(long, conflicts_with = "user")]
+    pub(crate) commands: bool,
     #[command(flatten)]
     pub(crate) options: ToolOptions,
     #[command(flatten)]

@@ -132,6 +132,8 @@ With --json, one object:
     Ping(PingArgs),
     /// Show information about an agent and its machine
     Info(InfoArgs),
+    /// List the named commands of an agent
+    Commands(CommandsArgs),
     /// Manage a private CA, for evaluation and small fleets
     Certs(CertsArgs),
     /// Show the configuration: targets, credentials and groups
@@ -192,6 +194,33 @@ pub(crate) struct InfoArgs {
     #[command(flatten)]
     pub(crate) agent: AnyAgentArg,
     /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) connect: ConnectArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "\
+An agent's configuration defines named commands, and its policy decides who may run them. They are run by their name: \
+telexec exec TARGET @NAME [ARGUMENT]... In COMMAND, {1..9} is a number, {a,b} one of these, and {NAME} what a pattern of the \
+configuration matches; an argument has to match the whole word.
+
+With --json, one object per line:
+  {\"name\":…,\"description\":…,\"argv\":[…],\"parameters\":[{\"name\":…,\"word\":…,\"pattern\":…,\"values\":[…]}],
+   \"user\":…,\"timeout_ms\":…,\"accepts_input\":…,\"accepts_terminal\":…}",
+    after_help = "\
+Exit codes: 0 listed, 2 invalid command line or configuration, 125 refused by the agent, 255 unreachable.
+
+Examples:
+  telexec commands web1
+  telexec exec web1 @restart-web web-3"
+)]
+pub(crate) struct CommandsArgs {
+    #[command(flatten)]
+    pub(crate) agent: AnyAgentArg,
+    /// Print one JSON object per command
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

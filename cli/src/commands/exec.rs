@@ -109,7 +109,7 @@ fn check(args: &ExecArgs) -> Result<(), Failure> {
 
 /// Uses the configured user if no flag sets one.
 pub(crate) fn apply_configured_user(args: &mut ExecArgs) -> Result<(), Failure> {
-    if args.user.is_none() {
+    if args.user.is_none() && !args.command.is_named() {
         args.user = Config::load()?.resolve(&args.agent.target, &args.connect)?.user;
     }
     Ok(())

@@ -18,6 +18,7 @@ mod kill;
 mod logs;
 mod man;
 mod mcp;
+mod named_commands;
 mod program;
 mod ps;
 mod source;
@@ -57,6 +58,7 @@ pub(crate) fn run(cli: Cli) -> u8 {
         Subcommand::Mcp(args) => run_async(Builder::new_multi_thread(), args.connect.log_level, mcp::run(args)),
         Subcommand::Ping(args) => run_single_threaded(args.connect.log_level, info::ping(args)),
         Subcommand::Info(args) => run_single_threaded(args.connect.log_level, info::info(args)),
+        Subcommand::Commands(args) => run_single_threaded(args.connect.log_level, named_commands::run(args)),
         Subcommand::Certs(args) => certs::run(args.action).map(|()| 0),
         Subcommand::Config(args) => config::run(args.action),
         Subcommand::Completions { shell } => completions::print(shell).map(|()| 0),

@@ -57,14 +57,18 @@ fn tools(options: &ToolOptions, user: Option<String>, agent: &Agent) -> Vec<Box<
     tools
 }
 
-pub(crate) fn bash(options: &ToolOptions, user: Option<&str>, executor: impl Executor + 'static) -> BashTool {
-    let style = match options.style {
+/// How tools that run commands answer.
+pub(crate) fn style(options: &ToolOptions) -> Style {
+    match options.style {
         ToolStyle::Plain => Style::plain(),
         ToolStyle::CodeFirst => Style::code_first(),
         ToolStyle::Sections => Style::sections(),
-    };
+    }
+}
+
+pub(crate) fn bash(options: &ToolOptions, user: Option<&str>, executor: impl Executor + 'static) -> BashTool {
     let limit = options.max_output as usize;
-    let bash = BashTool::new(executor).style(style).max_output_characters(limit).deny(&options.deny);
+    let bash = BashTool::new(executor).style(style(options)).max_output_characters(limit).deny(&options.deny);
     match user {
         Some(user) => bash.user(user),
         None => bash,

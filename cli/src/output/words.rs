@@ -8,6 +8,7 @@ use telexec_executor::{ExecutorError, InvalidCommand};
 
 /// The flag that sets a field.
 const FLAGS: &[(&str, &str)] = &[
+    ("accepts_input", "--stdin"),
     ("argv", "the command line"),
     ("command", "the text of -c"),
     ("descendants", "--descendants"),

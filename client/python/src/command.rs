@@ -17,7 +17,6 @@ const MAX_INPUT_IN_REQUEST: usize = 256 * 1024;
 #[derive(Clone)]
 pub(crate) struct Command {
     builder: CommandBuilder,
-    has_user: bool,
     /// Written once it runs, and then the end of input.
     pub(crate) input: Bytes,
 }
@@ -26,11 +25,7 @@ impl Command {
     /// With the user for commands that name none.
     pub(crate) fn to_run(&self, user: Option<&str>) -> Result<executor::Command, Failure> {
         let builder = self.builder.clone();
-        let builder = match user {
-            Some(user) if !self.has_user => builder.user(user),
-            _ => builder,
-        };
-        Ok(builder.build()?)
+        Ok(user.into_iter().fold(builder, CommandBuilder::default_user).build()?)
     }
 }
 
@@ -67,7 +62,6 @@ impl Command {
             Words::One(text) => executor::Command::shell(text),
             Words::Several(argv) => executor::Command::argv(argv),
         };
-        let has_user = user.is_some();
         let (at_once, input) = split(input.unwrap_or_default().into());
         builder = builder
             .stdin(at_once)
@@ -106,7 +100,7 @@ impl Command {
             builder = builder.execution_id(id.parse().map_err(Failure::from)?);
         }
         builder.clone().build().map_err(Failure::from)?;
-        Ok(Self { builder, has_user, input })
+        Ok(Self { builder, input })
     }
 }
 

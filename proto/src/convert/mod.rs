@@ -17,6 +17,7 @@ pub use execution::{
 pub use file::{file_info_from_wire, file_info_to_wire, path_from_wire, path_to_wire, sha256_from_wire};
 pub use forward::{ForwardFailure, ForwardStep, forward_failure_from_status, forward_failure_to_status};
 pub use status::{error_from_status, error_to_status};
+pub use time::duration_to_wire;
 
 use telexec_executor::ExecutorError;
 

@@ -16,7 +16,8 @@ pub(super) fn duration_from_wire(field: &'static str, wire: prost_types::Duratio
     Ok(Duration::new(u64::try_from(seconds).map_err(|_| out_of_range())?, nanos))
 }
 
-pub(super) fn duration_to_wire(duration: Duration) -> prost_types::Duration {
+/// A duration, as it travels; a longer one than it can be is cut.
+pub fn duration_to_wire(duration: Duration) -> prost_types::Duration {
     let seconds = i64::try_from(duration.as_secs()).unwrap_or(MAX_SECONDS).min(MAX_SECONDS);
     prost_types::Duration { seconds, nanos: i32::try_from(duration.subsec_nanos()).unwrap_or(0) }
 }

@@ -27,6 +27,7 @@ use crate::call::caller::Caller;
 use crate::call::{Call, Rpc};
 use crate::identity::Identity;
 use crate::metrics::{Metrics, Refusal};
+use crate::named_command::{Named, NamedCommands};
 use crate::policy::{Decision, Detail, Facts, PolicyFile, Subject};
 use crate::reload::Watched;
 use crate::request_memory::{self, ReservationHolder};
@@ -41,6 +42,7 @@ pub(crate) struct Stack {
     pub(crate) policy: Option<Watched<PolicyFile>>,
     pub(crate) audit: Audit,
     pub(crate) evaluator: PolicyEvaluator,
+    pub(crate) named_commands: NamedCommands,
     pub(crate) metrics: Metrics,
     pub(crate) traces: Traces,
 }
@@ -116,12 +118,28 @@ impl Stack {
         permitted
     }
 
-    /// Whether `caller` may start this command by this RPC, and what is known of the command. It is judged in the turn of the
-    /// identity that calls, unless that takes no longer than to wait for a turn.
+    /// Whether `caller` may start this command by this RPC, and what is known of the command, as its definition has it if it is a
+    /// named one.
     ///
     /// # Errors
-    /// [`ExecutorError::Internal`].
+    /// [`ExecutorError::Internal`]; and what is wrong with the use of a named command, where it is permitted.
     pub(crate) async fn judge(
+        &self,
+        call: &Call,
+        caller: Arc<Caller>,
+        rpc: Rpc,
+        command: Command,
+    ) -> Result<(Facts, Decision), ExecutorError> {
+        let Named { command, refusal } = self.named_commands.resolve(command);
+        let (facts, decision) = self.judge_in_turn(call, caller, rpc, command).await?;
+        match refusal {
+            Some(refusal) if decision.allowed => Err(refusal),
+            _ => Ok((facts, decision)),
+        }
+    }
+
+    /// Judges in the turn of the identity that calls, unless that takes no longer than to wait for a turn.
+    async fn judge_in_turn(
         &self,
         call: &Call,
         caller: Arc<Caller>,
@@ -332,6 +350,8 @@ impl Guarded {
     /// Decides about a command.
     async fn judge(&self, command: Command) -> Result<Decided, ExecutorError> {
         if self.stack.policy.is_none() {
+            let Named { command, refusal } = self.stack.named_commands.resolve(command);
+            refusal.map_or(Ok(()), Err)?;
             let command = match command.uses_user_shell() {
                 true => {
                     let identity = self.call.caller.identity.as_str();

@@ -1,6 +1,5 @@
 //! What `telexecd` does instead of serving.
 
-use std::collections::BTreeSet;
 use std::error::Error;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -16,6 +15,7 @@ use crate::args::health;
 use crate::audit::{digest, verify_files};
 use crate::config::ConfigError;
 use crate::invalid::InvalidSetting;
+use crate::policy::Policy;
 use crate::process::upgrade::{UpgradeError, upgrade};
 use crate::reload::Source;
 use crate::{logging, policy};
@@ -258,19 +258,26 @@ fn check(args: &Args, file: Option<&PathBuf>) -> Result<String, ConfigError> {
     let policy = if args.file().is_some() { file.load() } else { file.load_without_roles() }?;
     let warnings = policy.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect::<String>();
     let (path, rules) = (file.path.display(), counted(policy.len() as u64, "rule"));
-    let scope = checked(args.file(), &policy.named_roles());
+    let scope = checked(args.file(), &policy);
     Ok(format!("{warnings}{path}: valid, {rules}, SHA-256 {}\n{scope}", policy.digest))
 }
 
 /// What was checked, and what was not.
-fn checked(config: Option<&Path>, roles: &BTreeSet<String>) -> String {
+fn checked(config: Option<&Path>, policy: &Policy) -> String {
     let checked = "checked: syntax, schema, annotations";
-    let roles = roles.iter().map(|role| format!("{role:?}")).collect::<Vec<_>>().join(", ");
-    match config {
-        Some(config) => format!("{checked}, roles in {}\n", config.display()),
-        None if roles.is_empty() => format!("{checked}\n"),
-        None => {
-            format!("{checked}\nnot checked: whether [roles] has {roles}; for that add --config telexecd.toml\n")
+    if let Some(config) = config {
+        return format!("{checked}, roles and named commands in {}\n", config.display());
+    }
+    let tables = [("[roles]", policy.named_roles()), ("[commands]", policy.named_commands())];
+    let unchecked = tables.iter().filter(|(_, names)| !names.is_empty()).map(|(table, names)| {
+        let names = names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>();
+        format!("{table} has {}", names.join(", "))
+    });
+    match unchecked.collect::<Vec<_>>() {
+        all if all.is_empty() => format!("{checked}\n"),
+        all => {
+            let all = all.join(", and ");
+            format!("{checked}\nnot checked: whether {all}; for that add --config telexecd.toml\n")
         }
     }
 }

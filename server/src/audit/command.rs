@@ -55,6 +55,9 @@ pub(super) struct Asked {
     shell: Option<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     login: bool,
+    /// What `command` or `argv` was defined by, or is to be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    named_command: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     directory: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -112,7 +115,7 @@ impl CommandDescriber {
 
     /// For callers that have used up their share: the programs and digests only.
     pub(super) fn shortened(&self, command: &Command, analysis: &CommandAnalysis) -> Box<Asked> {
-        let Asked { programs, more_programs, command_bytes, command_hmac_sha256, hmac_key, .. } =
+        let Asked { programs, more_programs, command_bytes, command_hmac_sha256, hmac_key, named_command, .. } =
             *self.describe(command, analysis, 0, MAX_NAME_BYTES);
         let shortened = true;
         let user = command.user().map(|user| clip_to(MAX_NAME_BYTES, user));
@@ -122,6 +125,7 @@ impl CommandDescriber {
             command_bytes,
             command_hmac_sha256,
             hmac_key,
+            named_command,
             shortened,
             user,
             ..Asked::default()
@@ -137,6 +141,7 @@ impl CommandDescriber {
     fn describe(&self, command: &Command, analysis: &CommandAnalysis, max: usize, max_names: usize) -> Box<Asked> {
         let (environment, more_environment) = within(max_names, command.environment().keys().map(String::as_str));
         let mut asked = Asked {
+            named_command: command.named_command().map(|name| clip_to(MAX_NAME_BYTES, name)),
             directory: command.working_directory().map(clip),
             user: command.user().map(clip),
             environment,

@@ -15,6 +15,7 @@ use crate::audit::AuditConfig;
 use crate::hostname::hostname;
 use crate::invalid::InvalidSetting;
 use crate::listen::tcp::protection;
+use crate::named_command::{NamedCommandConfig, NamedCommands};
 use crate::policy::{AgentFacts, PolicyError, PolicyFile, Roles};
 use crate::reload::Source;
 use crate::request_memory::Limits;
@@ -71,6 +72,8 @@ pub struct Config {
     pub policy: Option<PathBuf>,
     /// Roles for the policy: each with patterns of identities.
     pub roles: BTreeMap<String, Vec<String>>,
+    /// Named commands: what callers may run by its name, such as `@restart-web web-3`. Default: none.
+    pub commands: BTreeMap<String, NamedCommandConfig>,
     /// The mode of Unix sockets, in octal. Default `0600`. A wider one lets other local users connect, as the policy permits;
     /// without a policy they are refused all the same.
     pub socket_mode: SocketMode,
@@ -297,6 +300,7 @@ impl Default for Config {
             identities: None,
             policy: None,
             roles: BTreeMap::new(),
+            commands: BTreeMap::new(),
             socket_mode: SocketMode::default(),
             insecure: false,
             state_dir: None,
@@ -438,6 +442,7 @@ impl Config {
         if let Some(listen) = &self.metrics_listen {
             check_protection(listen, tls.as_ref(), true).map_err(ConfigError::of_metrics)?;
         }
+        self.named_commands()?;
         if let Some(policy) = self.policy_file()? {
             policy.load()?;
         }
@@ -497,13 +502,22 @@ impl Config {
         Ok(policy.load()?.warnings)
     }
 
+    /// The named commands.
+    ///
+    /// # Errors
+    /// One of them is malformed.
+    pub(crate) fn named_commands(&self) -> Result<NamedCommands, ConfigError> {
+        Ok(NamedCommands::new(&self.commands)?)
+    }
+
     /// The file of the policy, with its roles; `None`: there is no policy.
     ///
     /// # Errors
     /// A role is malformed.
     pub(crate) fn policy_file(&self) -> Result<Option<PolicyFile>, ConfigError> {
         let roles = Roles::new(&self.roles)?;
-        let agent = AgentFacts { hostname: hostname(), labels: self.labels.clone() };
+        let named_commands = self.commands.keys().cloned().collect();
+        let agent = AgentFacts { hostname: hostname(), labels: self.labels.clone(), named_commands };
         Ok(self.policy.clone().map(|path| PolicyFile { path, roles, agent }))
     }
 

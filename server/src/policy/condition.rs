@@ -142,6 +142,21 @@ fn conjuncts(expr: &Arc<Expr>, needed: bool, all: &mut Vec<Arc<Expr>>) {
     }
 }
 
+/// The texts that a rule compares `context.named_command` with, alone or in a list.
+pub(super) fn named_commands(rule: &Template) -> Vec<String> {
+    let is_name = |expr: &Expr| path(expr).is_some_and(|path| path == ["named_command"]);
+    let names = |expr: &Expr| match expr {
+        Expr::BinaryOp { op: BinaryOp::Eq | BinaryOp::NotEq, left, right } if is_name(left) => literal(right),
+        Expr::BinaryOp { op: BinaryOp::Eq | BinaryOp::NotEq, left, right } if is_name(right) => literal(left),
+        Expr::BinaryOp { op: BinaryOp::Contains, left, right } if is_name(right) => literals(left),
+        _ => None,
+    };
+    let clauses = rule.clauses().iter().map(|(Clause::When(expr) | Clause::Unless(expr))| expr);
+    let all = clauses.flat_map(|expr| expr.reduce(&names, &union, Vec::new()));
+    // of a command that is none the name is empty
+    all.filter(|name| !name.is_empty()).collect()
+}
+
 fn not(expr: &Arc<Expr>) -> Arc<Expr> {
     Arc::new(Expr::UnaryOp { op: UnaryOp::Not, expr: Arc::clone(expr) })
 }
@@ -195,11 +210,15 @@ fn union<T: PartialEq>(mut one: Vec<T>, other: Vec<T>) -> Vec<T> {
 /// The texts of a set of literals; `None`: it is something else.
 fn literals(expr: &Expr) -> Option<Vec<String>> {
     let Expr::Set(elements) = expr else { return None };
-    let text = |element: &Arc<Expr>| match &**element {
-        Expr::Literal(Literal::String(text)) => Some(text.to_string()),
+    elements.iter().try_fold(Vec::new(), |all, element| Some([all, literal(element)?].concat()))
+}
+
+/// A text, as the only one of a list; `None`: it is something else.
+fn literal(expr: &Expr) -> Option<Vec<String>> {
+    match expr {
+        Expr::Literal(Literal::String(text)) => Some(vec![text.to_string()]),
         _ => None,
-    };
-    elements.iter().map(text).collect()
+    }
 }
 
 fn print(value: &EvalResult) -> String {
@@ -260,6 +279,20 @@ mod tests {
             forbid("when { context.login } unless { context.terminal }"),
             ["!(context.login && (!context.terminal))"]
         );
+    }
+
+    #[test]
+    fn named_commands_are_found_wherever_they_are_compared() {
+        let of = |clauses: &str| {
+            let rule = format!("permit(principal, action, resource) {clauses};");
+            named_commands(Policy::parse(None, rule).unwrap().to_pst().unwrap().body())
+        };
+        assert_eq!(of(r#"when { context.named_command == "a" }"#), ["a"]);
+        assert_eq!(of(r#"when { context.login } unless { "a" != context.named_command }"#), ["a"]);
+        let listed = r#"when { context.login || ["a", "b"].contains(context.named_command) }"#;
+        assert_eq!(of(listed), ["a", "b"]);
+        assert!(of(r#"when { context.named_command == "" || context.user == "a" }"#).is_empty());
+        assert!(of(r#"when { context.named_command like "a*" }"#).is_empty());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use glob::Pattern;
 
-/// Harmless: no program derives from these what to run, load or write.
+/// See [`is_harmless`].
 const HARMLESS: [&str; 10] =
     ["LANG", "LC_*", "TERM", "TZ", "COLUMNS", "LINES", "NO_COLOR", "GIT_PROTOCOL", "TRACEPARENT", "TRACESTATE"];
 
@@ -38,7 +38,8 @@ impl Variables {
     }
 }
 
-fn is_harmless(name: &str) -> bool {
+/// Whether no program derives from it what to run, load or write.
+pub(crate) fn is_harmless(name: &str) -> bool {
     HARMLESS.iter().any(|harmless| match harmless.strip_suffix('*') {
         Some(prefix) => name.starts_with(prefix),
         None => name == *harmless,

@@ -61,6 +61,10 @@ impl Facts {
 
     /// The environment variables that the request sets: directly, and in its text as far as that is understood.
     pub(crate) fn variables(&self) -> BTreeSet<&str> {
+        // these are its definition's; callers may only give harmless ones
+        if self.command.named_command().is_some() {
+            return BTreeSet::new();
+        }
         let inherited = self.place.iter().flat_map(|place| &place.variables).map(String::as_str);
         let inherited: BTreeSet<_> = inherited.chain(SHELLS_OWN).collect();
         // the profile of a login shell may export anything
@@ -99,6 +103,7 @@ impl Facts {
         let known = [
             ("transport", text(transport)),
             ("command", Value::new_string(command.text())),
+            ("named_command", text(command.named_command().unwrap_or_default())),
             ("understood", Value::new_bool(analysis.understood)),
             ("terminal", Value::new_bool(command.terminal().is_some())),
             ("accepts_input", Value::new_bool(command.accepts_input())),

@@ -29,6 +29,7 @@ use tracing::{info, warn};
 
 pub(crate) use self::decision::{Decision, Detail};
 use self::entity_cache::EntityCache;
+pub(crate) use self::environment::is_harmless;
 use self::explanation::Denied;
 pub(crate) use self::facts::{Facts, is_plain};
 pub use self::fault::PolicyError;
@@ -60,6 +61,8 @@ pub(crate) struct PolicyFile {
 pub(crate) struct AgentFacts {
     pub(crate) hostname: String,
     pub(crate) labels: BTreeMap<String, String>,
+    /// The names of its named commands.
+    pub(crate) named_commands: BTreeSet<String>,
 }
 
 /// A policy in use.
@@ -204,6 +207,7 @@ impl Policy {
         faults.extend(checked.validation_errors().map(|error| source.located_in(set.policy(error.policy_id()), error)));
         if let Some(roles) = roles {
             faults.extend(unknown_roles(&set, &schema.1, roles, &source));
+            faults.extend(unknown_commands(&set, &rules, &agent.named_commands, &source));
         }
         if !faults.is_empty() {
             return Err(source.invalid(faults));
@@ -229,6 +233,11 @@ impl Policy {
     pub(crate) fn named_roles(&self) -> BTreeSet<String> {
         let roles = self.set.policies().flat_map(|policy| named_roles(policy, &self.names));
         roles.collect()
+    }
+
+    /// The named commands that its rules name.
+    pub(crate) fn named_commands(&self) -> BTreeSet<String> {
+        self.rules.values().flat_map(|rule| rule.named_commands.iter().cloned()).collect()
     }
 
     /// Decides a call.
@@ -438,6 +447,23 @@ fn unknown_roles(set: &PolicySet, names: &Names, roles: &Roles, source: &Source<
             .filter(|role| !roles.contains(role))
             .map(|role| source.at_rule(policy, line, &format!("the configuration has no role {role:?}")))
             .collect::<Vec<_>>()
+    };
+    set.policies().flat_map(unknown).collect()
+}
+
+/// Named commands that the configuration lacks, likewise.
+fn unknown_commands(
+    set: &PolicySet,
+    rules: &HashMap<PolicyId, Rule>,
+    known: &BTreeSet<String>,
+    source: &Source<'_>,
+) -> Vec<String> {
+    let unknown = |policy: &cedar_policy::Policy| {
+        let rule = rules.get(policy.id());
+        let names = rule.into_iter().flat_map(|rule| &rule.named_commands).filter(|name| !known.contains(*name));
+        let fault = |name: &String| format!("the configuration has no command {name:?}");
+        let line = rule.map_or(0, |rule| rule.line);
+        names.map(|name| source.at_rule(policy, line, &fault(name))).collect::<Vec<_>>()
     };
     set.policies().flat_map(unknown).collect()
 }

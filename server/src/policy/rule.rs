@@ -7,7 +7,7 @@ use telexec_engine::Allowance;
 use telexec_executor::parse_size;
 
 use super::Subject;
-use super::condition::Condition;
+use super::condition::{self, Condition};
 use super::environment::Variables;
 
 /// The annotations of rules.
@@ -35,6 +35,8 @@ pub(crate) struct Rule {
     pub(crate) scope: [Option<Condition>; 3],
     /// Those of its clauses.
     pub(crate) conditions: Vec<Condition>,
+    /// The named commands that it compares with.
+    pub(crate) named_commands: Vec<String>,
 }
 
 impl Rule {
@@ -47,8 +49,12 @@ impl Rule {
         let name = policy.annotation("id").map_or_else(|| format!("line {line}"), str::to_owned);
         // only explanations lack what this tree cannot have
         let tree = policy.to_pst().ok();
-        let (scope, conditions) =
-            tree.map(|tree| (Condition::of_scope(tree.body()), Condition::of_clauses(tree.body()))).unwrap_or_default();
+        let (scope, conditions, named_commands) = tree
+            .map(|tree| {
+                let rule = tree.body();
+                (Condition::of_scope(rule), Condition::of_clauses(rule), condition::named_commands(rule))
+            })
+            .unwrap_or_default();
         let mut rule = Self {
             name,
             effect,
@@ -60,6 +66,7 @@ impl Rule {
             line,
             scope,
             conditions,
+            named_commands,
         };
         for (key, value) in policy.annotations() {
             if !rule.read(key, value).map_err(|fault| format!("@{key}({value:?}): {fault}"))? {

@@ -58,6 +58,7 @@ impl AgentService for Agent {
             certificate_expire_time: self.tls.as_ref().map(|tls| tls.current().certificate.end().into()),
             ended_executions: self.stack.metrics.ended(),
             refusals: self.stack.metrics.refusals(),
+            named_commands: self.stack.named_commands.list(),
         }))
     }
 

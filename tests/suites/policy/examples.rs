@@ -43,7 +43,10 @@ async fn every_example_is_tried_here() {
     let mut names: Vec<_> =
         std::fs::read_dir(examples()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
-    assert_eq!(names, ["break-glass.cedar", "read-only-operators.cedar", "sandbox-orchestrator.cedar"]);
+    assert_eq!(
+        names,
+        ["break-glass.cedar", "named-commands.cedar", "read-only-operators.cedar", "sandbox-orchestrator.cedar"]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

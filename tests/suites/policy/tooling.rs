@@ -96,7 +96,9 @@ async fn what_is_valid_is_said_to_be() {
     let config = write(directory.path(), "telexecd.toml", config);
     let (code, out, _) = said("telexecd", &["--config", &config, "policy", "check", &policy]).await;
     assert!(
-        code == 0 && out.ends_with(&format!("\nchecked: syntax, schema, annotations, roles in {config}\n")),
+        code == 0
+            && out
+                .ends_with(&format!("\nchecked: syntax, schema, annotations, roles and named commands in {config}\n")),
         "{out}"
     );
     write(directory.path(), "policy.cedar", "// nothing yet\n");

@@ -11,6 +11,7 @@ mod failure;
 #[cfg(test)]
 mod fake;
 pub mod files;
+mod named_command;
 mod parameters;
 mod preview;
 mod summary;
@@ -18,4 +19,5 @@ mod tool;
 
 pub use bash::BashTool;
 pub use exec_command::ExecCommandTool;
+pub use named_command::{NamedCommand, NamedCommandTool, NamedParameter};
 pub use tool::{Content, Tool, ToolContext, ToolDefinition, ToolError, ToolFailure, ToolResult};

@@ -53,8 +53,11 @@ impl CommandTemplate {
     ) -> Result<Command, telexec_executor::InvalidCommand> {
         let args = &self.args;
         let mut builder = args.command.builder();
-        if let Some(user) = args.user.as_ref().or(user) {
+        if let Some(user) = &args.user {
             builder = builder.user(user);
+        }
+        if let Some(user) = user {
+            builder = builder.default_user(user);
         }
         if let Some(directory) = &args.workdir {
             builder = builder.working_directory(directory);

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use telexec_client::{RemoteFiles, Resuming};
+use telexec_client::{Agent, NamedCommand, RemoteFiles, Resuming};
 use telexec_executor::{
     DirectoryPage, DirectoryQuery, ExecutionId, Executor, ExecutorError, FileContent, FileInfo, FilePath, FilePieces,
     FileRange, FileTarget, Files, FoundFiles, SearchQuery, WatchedFiles, WriteOptions, WrittenFile, forward_executor,
@@ -32,6 +32,7 @@ pub(super) struct LazyTarget {
 
 /// A target that was connected to.
 struct Reached {
+    agent: Agent,
     executor: Resuming,
     files: RemoteFiles,
 }
@@ -52,6 +53,14 @@ impl LazyTarget {
         self.resolved.user.clone()
     }
 
+    /// The named commands that it has now.
+    ///
+    /// # Errors
+    /// It did not answer, or refuses to.
+    pub(super) async fn named_commands(&self) -> Result<Vec<NamedCommand>, ExecutorError> {
+        Ok(self.reached().await?.agent.info().await?.named_commands)
+    }
+
     async fn executor(&self) -> Result<&Resuming, ExecutorError> {
         self.reached().await.map(|reached| &reached.executor)
     }
@@ -68,9 +77,9 @@ impl LazyTarget {
         let session = Session::connect(&self.resolved).await;
         let session = session.map_err(|failure| ExecutorError::Internal(failure.to_string()))?;
         let executor = session.agent.executor().resuming(self.reconnect.resume());
-        let files = session.agent.files();
+        let (agent, files) = (session.agent.clone(), session.agent.files());
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
-        Ok(Reached { executor, files })
+        Ok(Reached { agent, executor, files })
     }
 
     /// Ends dropped executions, and an agent in this process.

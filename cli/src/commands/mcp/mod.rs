@@ -1,10 +1,11 @@
 //! `telexec mcp`: serves the tools of targets over the Model Context Protocol, on standard input and output or by HTTP.
 //!
-//! `server` is the protocol, `lazy_target` runs the commands, `progress` sends their output meanwhile, `transport` is
+//! `server` is the protocol, `named_commands` the tools for those, `lazy_target` runs the commands, `progress` sends their output meanwhile, `transport` is
 //! standard input and output, and `http` the other one.
 
 mod http;
 mod lazy_target;
+mod named_commands;
 mod progress;
 mod server;
 mod transport;
@@ -21,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::http::HttpServer;
 use self::lazy_target::LazyTarget;
-use self::server::{Calls, Server, TargetTools};
+use self::server::{Calls, Server, TOOLS, TargetTools};
 use self::transport::StdioTransport;
 use super::tool::{bash, exec_command, file_tools};
 use crate::args::{McpArgs, ToolOptions, TypedTarget};
@@ -53,6 +54,9 @@ pub(crate) async fn run(args: McpArgs) -> Result<u8, Failure> {
 
 /// Serves until it is stopped, or until the client on standard input is gone. All calls have ended when this returns.
 async fn serve(args: &McpArgs, targets: &[Arc<LazyTarget>], calls: Calls) -> Result<u8, Failure> {
+    if args.commands {
+        return serve_commands(args, targets, calls).await;
+    }
     let options = args.options.clone();
     let users: Vec<_> = targets.iter().map(|target| options.user.clone().or(target.user())).collect();
     let Some(address) = args.http.listen else {
@@ -62,7 +66,7 @@ async fn serve(args: &McpArgs, targets: &[Arc<LazyTarget>], calls: Calls) -> Res
             sessionless: None,
             user,
         });
-        return stdio(Server::new(tools.collect(), calls.clone()), calls.stop).await;
+        return stdio(Server::new(tools.collect(), &TOOLS, calls.clone()), calls.stop).await;
     };
     let http = HttpServer::bind(address, &args.http).await?;
     // each session has a working directory of its own, and knows the files that it has read; tasks, and how far their
@@ -85,9 +89,24 @@ async fn serve(args: &McpArgs, targets: &[Arc<LazyTarget>], calls: Calls) -> Res
                 user: user.clone(),
             }
         });
-        Server::new(hosts.collect(), calls_of_server.clone())
+        Server::new(hosts.collect(), &TOOLS, calls_of_server.clone())
     };
     http.serve(server, calls).await;
+    Ok(0)
+}
+
+/// The same for the named commands of the targets.
+async fn serve_commands(args: &McpArgs, targets: &[Arc<LazyTarget>], calls: Calls) -> Result<u8, Failure> {
+    let mut all = Vec::new();
+    for target in targets {
+        all.push(named_commands::tools(&args.options, target, targets.len() > 1).await?);
+    }
+    let Some(address) = args.http.listen else {
+        return stdio(Server::new(all, &named_commands::ABOUT, calls.clone()), calls.stop).await;
+    };
+    let http = HttpServer::bind(address, &args.http).await?;
+    let calls_of_server = calls.clone();
+    http.serve(move || Server::new(all.clone(), &named_commands::ABOUT, calls_of_server.clone()), calls).await;
     Ok(0)
 }
 

@@ -1,5 +1,6 @@
 //! The MCP server: lists the tools of all targets and calls them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures_util::future::OptionFuture;
@@ -19,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use super::progress::Progress;
 
 /// The parameter that selects one of several targets.
-const TARGET: &str = "target";
+pub(super) const TARGET: &str = "target";
 /// The target that ends with this process.
 const LOCAL: &str = "local";
 /// The header that names a session.
@@ -27,7 +28,7 @@ const SESSION_ID: &str = "mcp-session-id";
 /// The key of the details of a failed call, which do not fit the tool's output schema.
 const DETAILS: &str = "telexec/details";
 /// What a model needs to choose between the tools; what each does is in its description.
-const TOOLS: [&str; 6] = [
+pub(super) const TOOLS: [&str; 6] = [
     "bash: commands that end soon. It waits for the end, or for its timeout, which ends the command.",
     "exec_command: builds, tests, servers and whatever may take long: after `yield_time_ms` it continues as a task. With \
      `tty` also for interactive programs such as python, psql or ssh.",
@@ -43,7 +44,8 @@ const TOOLS: [&str; 6] = [
 /// Chunks of output between a tool and its progress notifications.
 const QUEUE: usize = 16;
 
-/// A target and its tools, which are the same for all targets.
+/// A target and its tools.
+#[derive(Clone)]
 pub(super) struct TargetTools {
     pub(super) name: String,
     /// Who commands run as; `None`: the agent's user.
@@ -87,6 +89,8 @@ impl TargetTools {
 pub(super) struct Server {
     /// At least one.
     targets: Vec<TargetTools>,
+    /// What the tools are for, a line each.
+    about: &'static [&'static str],
     /// For calls without a trace context.
     trace: Option<TraceContext>,
     calls: Calls,
@@ -101,12 +105,18 @@ pub(super) struct Calls {
 }
 
 impl Server {
-    pub(super) fn new(targets: Vec<TargetTools>, calls: Calls) -> Self {
-        Self { targets, trace: TraceContext::from_environment(), calls }
+    pub(super) fn new(targets: Vec<TargetTools>, about: &'static [&'static str], calls: Calls) -> Self {
+        Self { targets, about, trace: TraceContext::from_environment(), calls }
     }
 
     fn names(&self) -> Vec<&str> {
         self.targets.iter().map(|target| target.name.as_str()).collect()
+    }
+
+    /// The targets that have a tool.
+    fn names_with(&self, tool: &str) -> Vec<&str> {
+        let with = self.targets.iter().filter(|target| target.tool(tool, true).is_some());
+        with.map(|target| target.name.as_str()).collect()
     }
 
     /// Which tool is for what, and where.
@@ -116,7 +126,7 @@ impl Server {
         if self.targets.len() > 1 {
             lines.push("Each has its own files, working directory and tasks: `target` selects it.".to_owned());
         }
-        lines.extend(TOOLS.map(str::to_owned));
+        lines.extend(self.about.iter().map(|&line| line.to_owned()));
         lines.join("\n")
     }
 
@@ -125,7 +135,7 @@ impl Server {
         let mut definition = tool.definition().clone();
         if self.targets.len() > 1 {
             let about = "Machine; each has its own files, working directory and tasks";
-            let schema = json!({ "type": "string", "description": about, "enum": self.names() });
+            let schema = json!({ "type": "string", "description": about, "enum": self.names_with(&definition.name) });
             definition = definition.parameter(TARGET, schema, true);
         }
         let schema = match definition.input_schema {
@@ -203,8 +213,9 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        // all targets have the same tools
-        let tools = self.targets.iter().take(1).flat_map(|target| target.tools(has_session(&context)));
+        let all = self.targets.iter().flat_map(|target| target.tools(has_session(&context)));
+        let mut names = HashSet::new();
+        let tools = all.filter(|tool| names.insert(tool.definition().name.as_str()));
         Ok(ListToolsResult::with_all_items(tools.map(|tool| self.mcp_definition(tool)).collect()))
     }
 
@@ -214,14 +225,15 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let mut params = request.arguments.unwrap_or_default();
-        let target = self.target(&mut params);
-        let any = target.or(self.targets.first());
-        let Some(tool) = any.and_then(|target| target.tool(&request.name, has_session(&context))) else {
+        let session = has_session(&context);
+        let target = self.target(&mut params).filter(|target| target.tool(&request.name, session).is_some());
+        let tool = target.into_iter().chain(&self.targets).find_map(|target| target.tool(&request.name, session));
+        let Some(tool) = tool else {
             return Err(ErrorData::invalid_params(format!("unknown tool {:?}", request.name), None));
         };
         let invalid = |error| ToolResult::failure("Call failed", &ToolFailure::invalid_input(&request.name, error));
         let result = match target {
-            None => invalid(format!("{TARGET}: expected one of {}", self.names().join(", "))),
+            None => invalid(format!("{TARGET}: expected one of {}", self.names_with(&request.name).join(", "))),
             Some(_) if let Some(error) = self.unknown_parameter(tool, &params) => invalid(error),
             Some(target) => self.call(tool, params, context).await.unwrap_or_else(|error| target.error_result(error)),
         };

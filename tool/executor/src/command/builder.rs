@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::{Command, Descendants, DuplicatePolicy, OnDisconnect, Options, Program, ResourceLimits, TerminalSize};
+use super::{
+    Command, Descendants, DuplicatePolicy, NAMED_COMMAND, OnDisconnect, Options, Program, ResourceLimits, TerminalSize,
+};
 use crate::id::matches_name_grammar;
 use crate::{ExecutionId, InvalidCommand, TraceContext};
 
@@ -23,6 +25,21 @@ impl CommandBuilder {
         Self { program, shell: None, login: false, options: Options::default() }
     }
 
+    pub(super) fn of(Command { mut program, options }: Command) -> Self {
+        let (shell, login) = match &mut program {
+            Program::Shell { shell, login, .. } => (shell.take(), *login),
+            Program::Argv(_) => (None, false),
+        };
+        Self { program, shell, login, options }
+    }
+
+    /// Makes it what the named command of this name runs: this program with these arguments, in place of its own.
+    pub fn defined_as(mut self, name: impl Into<String>, argv: Vec<String>) -> Self {
+        self.program = Program::Argv(argv);
+        self.options.named_command = Some(name.into());
+        self
+    }
+
     /// The shell for shell text: a name or a path, or [`USER_SHELL`](super::USER_SHELL).
     pub fn shell(mut self, shell: impl Into<String>) -> Self {
         self.shell = Some(shell.into());
@@ -39,6 +56,12 @@ impl CommandBuilder {
     pub fn user(mut self, name: impl Into<String>) -> Self {
         self.options.user = Some(name.into());
         self
+    }
+
+    /// The user, if none is set yet. Nothing for a [named command](super::NAMED_COMMAND): its definition says as whom it runs.
+    pub fn default_user(self, name: impl Into<String>) -> Self {
+        let is_named = matches!(&self.program, Program::Argv(argv) if argv.first().is_some_and(|program| program.starts_with(NAMED_COMMAND)));
+        if is_named || self.options.user.is_some() { self } else { self.user(name) }
     }
 
     /// See [`Command::limits`].

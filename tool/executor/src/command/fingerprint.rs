@@ -51,6 +51,7 @@ pub(super) fn of(identity: &str, program: &Program, options: &Options) -> Finger
         descendants,
         reason,
         trace: _,
+        named_command,
     } = options;
     let mut digest = Digest(Context::new(&SHA256));
     match program {
@@ -85,6 +86,7 @@ pub(super) fn of(identity: &str, program: &Program, options: &Options) -> Finger
     digest.optional("execution_id", execution_id.as_ref().map(crate::ExecutionId::as_str));
     digest.pairs("labels", labels);
     digest.optional("reason", (!reason.is_empty()).then_some(reason));
+    digest.optional("named_command", named_command.as_ref());
     digest.optional("identity", (!identity.is_empty()).then_some(identity));
     digest.finish()
 }

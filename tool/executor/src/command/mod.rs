@@ -29,6 +29,10 @@ pub struct Command {
 /// passwd(5).
 pub const USER_SHELL: &str = "$SHELL";
 
+/// Before the name of a named command, as the program of a command: the agent's configuration has what that runs. The arguments
+/// are for its parameters.
+pub const NAMED_COMMAND: char = '@';
+
 /// What a command runs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Program {
@@ -101,6 +105,7 @@ struct Options {
     descendants: Descendants,
     reason: String,
     trace: Option<TraceContext>,
+    named_command: Option<String>,
 }
 
 impl Command {
@@ -112,6 +117,20 @@ impl Command {
     /// A program and its arguments, without a shell.
     pub fn argv(argv: impl IntoIterator<Item = impl Into<String>>) -> CommandBuilder {
         CommandBuilder::new(Program::Argv(argv.into_iter().map(Into::into).collect()))
+    }
+
+    /// The name of the [named command](NAMED_COMMAND) that it asks for, or that it was defined as.
+    pub fn named_command(&self) -> Option<&str> {
+        let asked = match &self.program {
+            Program::Argv(argv) => argv.first().and_then(|program| program.strip_prefix(NAMED_COMMAND)),
+            Program::Shell { .. } => None,
+        };
+        self.options.named_command.as_deref().or(asked)
+    }
+
+    /// A builder with all that this command is.
+    pub fn into_builder(self) -> CommandBuilder {
+        CommandBuilder::of(self)
     }
 
     /// What it runs.

@@ -127,6 +127,23 @@ impl BashTool {
             .map_err(malformed)
     }
 
+    /// Runs a command and answers with what it came to. `timeout`: how long it may take, if that is known.
+    pub(crate) async fn run_to_end(
+        &self,
+        command: Command,
+        timeout: Option<Duration>,
+        context: ToolContext,
+    ) -> Result<ToolResult, ToolError> {
+        match context.cancel.run_until_cancelled(self.run(command, context.output)).await {
+            Some(Ok(ran)) => {
+                let timeout = timeout.unwrap_or(ran.exited.wall_time);
+                self.result(ran, timeout)
+            }
+            Some(Err(error)) => self.failure(error),
+            None => Err(ToolError::Cancelled),
+        }
+    }
+
     /// Runs a command to its end. Dropping this ends it.
     async fn run(&self, command: Command, listener: Option<mpsc::Sender<Output>>) -> Result<Ran, ExecutorError> {
         let mut execution = self.commands.execute(command).await?;
@@ -249,11 +266,7 @@ impl Tool for BashTool {
             return Err(ToolError::failed("Command blocked by safety policy: sudo is not permitted"));
         }
         let command = self.command(&call, &context)?;
-        match context.cancel.run_until_cancelled(self.run(command, context.output)).await {
-            Some(Ok(ran)) => self.result(ran, call.timeout),
-            Some(Err(error)) => self.failure(error),
-            None => Err(ToolError::Cancelled),
-        }
+        self.run_to_end(command, Some(call.timeout), context).await
     }
 
     fn is_destructive(&self) -> bool {

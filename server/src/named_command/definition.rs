@@ -1,0 +1,212 @@
+//! The definition of one named command, and what it makes of a request.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use regex::Regex;
+use serde::Deserialize;
+use telexec_executor::{Command, InvalidCommand, NAMED_COMMAND};
+use telexec_proto::convert::duration_to_wire;
+use telexec_proto::v1::{NamedCommand, NamedCommandParameter};
+
+use super::word::{Parameter, Word};
+use crate::policy::is_harmless;
+
+/// Before the numbers of parameters that have no name.
+const NUMBERED: &str = "argument_";
+
+/// A named command, as it is configured.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NamedCommandConfig {
+    /// What it is for, in a line. Default: none.
+    pub description: String,
+    /// The program and its arguments. A word with `{1..9}`, `{a,b}` or `{NAME}` in it is a parameter: callers give an argument
+    /// for each of these, in order, which has to match the whole word. Other braces are text; `\{a,b}` is, too.
+    pub argv: Vec<String>,
+    /// What each `{NAME}` matches: a regular expression. An argument that begins with one never begins with `-`.
+    pub parameters: BTreeMap<String, String>,
+    /// The user that it runs as. Default: that of commands that name none.
+    pub user: Option<String>,
+    /// Where it runs: an absolute path. Default: that of commands that name none.
+    pub working_directory: Option<String>,
+    /// Added to its environment.
+    pub environment: BTreeMap<String, String>,
+    /// The most that it may take. Default: what the request and the agent say.
+    #[serde(with = "humantime_serde")]
+    pub timeout: Option<Duration>,
+    /// Callers may write to its standard input. Default: no.
+    pub stdin: bool,
+    /// Callers may run it on a terminal, and type. Default: no.
+    pub terminal: bool,
+}
+
+/// A named command.
+#[derive(Clone, Debug)]
+pub(super) struct Definition {
+    config: NamedCommandConfig,
+    words: Vec<Word>,
+}
+
+impl Definition {
+    /// Checks all that can be checked without running it.
+    ///
+    /// # Errors
+    /// The key, and what is wrong with it.
+    pub(super) fn new(config: &NamedCommandConfig) -> Result<Self, String> {
+        for (name, pattern) in &config.parameters {
+            check_parameter(name, pattern).map_err(|fault| format!("parameters.{name}: {fault}"))?;
+        }
+        let parse = |(at, text): (usize, &String)| {
+            Word::parse(text, &config.parameters).map_err(|fault| format!("argv[{at}]: {fault}"))
+        };
+        let words = config.argv.iter().enumerate().map(parse).collect::<Result<Vec<_>, _>>()?;
+        let definition = Self { config: config.clone(), words };
+        if !matches!(definition.words.first(), Some(Word::Fixed(program)) if !program.is_empty()) {
+            return Err("argv: the program is missing, or is a parameter".to_owned());
+        }
+        if let Some(unused) = config.parameters.keys().find(|name| !definition.uses(name)) {
+            return Err(format!("parameters.{unused}: no word of argv has {{{unused}}}"));
+        }
+        let probe = definition.settings(Command::argv(config.argv.iter().cloned()).build().map_err(|e| e.to_string())?);
+        probe.map(|_| definition).map_err(|fault| fault.to_string())
+    }
+
+    fn uses(&self, name: &str) -> bool {
+        self.parameters().any(|parameter| parameter.names.iter().any(|used| used == name))
+    }
+
+    fn parameters(&self) -> impl Iterator<Item = &Parameter> {
+        self.words.iter().filter_map(|word| match word {
+            Word::Parameter(parameter) => Some(parameter),
+            Word::Fixed(_) => None,
+        })
+    }
+
+    /// For each parameter its pattern, if no other parameter before it has that, or where it is.
+    fn parameter_names(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for (at, parameter) in self.parameters().enumerate() {
+            let pattern = parameter.names.first().filter(|name| !names.contains(name)).cloned();
+            names.push(pattern.unwrap_or_else(|| format!("{NUMBERED}{}", at + 1)));
+        }
+        names
+    }
+
+    /// What `@name arguments` runs.
+    ///
+    /// # Errors
+    /// An argument, or a field of the request, is none that the definition accepts.
+    pub(super) fn apply(&self, name: &str, arguments: &[String], asked: &Command) -> Result<Command, InvalidCommand> {
+        self.check_fields(name, asked)?;
+        let argv = self.argv(name, arguments)?;
+        self.settings(asked.clone().into_builder().defined_as(name, argv).build()?)
+    }
+
+    /// The words, with an argument in place of each parameter.
+    fn argv(&self, name: &str, arguments: &[String]) -> Result<Vec<String>, InvalidCommand> {
+        let expected = self.parameters().count();
+        if arguments.len() != expected {
+            let words: Vec<_> = self.parameters().map(|parameter| parameter.text.as_str()).collect();
+            let takes = match expected {
+                0 => "no arguments".to_owned(),
+                1 => format!("one argument: {}", words.join(" ")),
+                _ => format!("{expected} arguments: {}", words.join(" ")),
+            };
+            let text = format!("does not fit {NAMED_COMMAND}{name}, which takes {takes}");
+            return Err(InvalidCommand::new("argv", text));
+        }
+        let mut given = arguments.iter().enumerate();
+        self.words
+            .iter()
+            .map(|word| match word {
+                Word::Fixed(text) => Ok(text.clone()),
+                Word::Parameter(parameter) => match given.next() {
+                    Some((_, argument)) if parameter.accepts(argument) => Ok(argument.clone()),
+                    given => {
+                        let at = given.map_or(0, |(at, _)| at + 1);
+                        Err(InvalidCommand::new(format!("argv[{at}]"), format!("does not match {}", parameter.text)))
+                    }
+                },
+            })
+            .collect()
+    }
+
+    /// What else of a request would change what the command does is refused.
+    fn check_fields(&self, name: &str, asked: &Command) -> Result<(), InvalidCommand> {
+        let takes_input = self.config.stdin || (self.config.terminal && asked.terminal().is_some());
+        let other = asked.environment().keys().find(|name| !is_harmless(name));
+        let refused = [
+            ("user", asked.user().is_some()),
+            ("working_directory", asked.working_directory().is_some()),
+            ("clear_environment", asked.clear_environment()),
+            ("environment", other.is_some()),
+            ("stdin", !asked.stdin().is_empty() && !takes_input),
+            ("accepts_input", asked.accepts_input() && !takes_input),
+            ("terminal", asked.terminal().is_some() && !self.config.terminal),
+        ];
+        match refused.into_iter().find(|(_, is_refused)| *is_refused) {
+            Some((field, _)) => {
+                let what = match (field, other) {
+                    ("environment", Some(variable)) => format!("{variable} is"),
+                    _ => "is".to_owned(),
+                };
+                Err(InvalidCommand::new(field, format!("{what} not accepted by {NAMED_COMMAND}{name}")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The command with the settings of the definition.
+    fn settings(&self, command: Command) -> Result<Command, InvalidCommand> {
+        let asked = command.timeout();
+        let mut builder = command.into_builder().envs(self.config.environment.clone());
+        if let Some(user) = &self.config.user {
+            builder = builder.user(user);
+        }
+        if let Some(directory) = &self.config.working_directory {
+            builder = builder.working_directory(directory);
+        }
+        if let Some(timeout) = asked.into_iter().chain(self.config.timeout).min() {
+            builder = builder.timeout(timeout);
+        }
+        builder.build()
+    }
+
+    pub(super) fn to_wire(&self, name: &str) -> NamedCommand {
+        let names = self.parameter_names();
+        let parameters = self.parameters().zip(names).map(|(parameter, name)| NamedCommandParameter {
+            name,
+            word: parameter.text.clone(),
+            pattern: parameter.pattern(),
+            values: parameter.values.clone(),
+        });
+        NamedCommand {
+            name: name.to_owned(),
+            description: self.config.description.clone(),
+            argv: self.config.argv.clone(),
+            parameters: parameters.collect(),
+            user: self.config.user.clone().unwrap_or_default(),
+            timeout: self.config.timeout.map(duration_to_wire),
+            accepts_input: self.config.stdin,
+            accepts_terminal: self.config.terminal,
+        }
+    }
+}
+
+/// The name reads well between braces, and the pattern is one by itself: nothing of it reaches beyond its end.
+fn check_parameter(name: &str, pattern: &str) -> Result<(), String> {
+    let is_name = name.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase())
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
+    if !is_name {
+        return Err("the name does not match [a-z][a-z0-9_]*".to_owned());
+    }
+    if name.starts_with(NUMBERED) {
+        return Err(format!("the name begins with {NUMBERED}, which is for parameters without one"));
+    }
+    let regex = Regex::new(pattern).map_err(|error| error.to_string())?;
+    match regex.captures_len() {
+        1 => Ok(()),
+        _ => Err("groups have to be (?:…)".to_owned()),
+    }
+}
