@@ -244,7 +244,7 @@ pub(crate) struct ReservationHolder {
 
 impl ExecutionObserver for ReservationHolder {
     fn started(&self, _: &MainProcess) {
-        // never more than the whole request
+        // never more than the whole request, also of a named command that runs more than was asked with
         let _ = self.reservation.set(self.kept.min(self.reservation.bytes.load(Ordering::Relaxed)));
     }
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use telexec_executor::{Command, CommandBuilder, Executor, ExecutorError, ExitCause, SpawnStage, TerminalSize};
+use telexec_executor::{
+    Command, CommandBuilder, Descendants, Executor, ExecutorError, ExitCause, ResourceLimits, SpawnStage, TerminalSize,
+};
 use telexec_tests::{Agent, AgentBuilder, Certs, Leaf, directory, executable, lines, program, run, within};
 use tempfile::TempDir;
 
@@ -11,7 +13,7 @@ use tempfile::TempDir;
 const COMMANDS: &str = r#"
     [commands.restart]
     description = "Restarts one web server"
-    argv = ["sh", "-c", "echo $1 >>ran; echo $1 $STAGE $LANG", "sh", "web-{1..9}"]
+    argv = ["sh", "-c", "echo $1 >>ran; echo $1 $STAGE $TERM", "sh", "web-{1..9}"]
     environment = { STAGE = "live" }
     [commands.deploy]
     argv = ["echo", "--version={version}", "{test,live}"]
@@ -77,7 +79,7 @@ async fn the_definition_says_what_runs() {
     let agent = place.agent().start();
     let executor = agent.executor().await;
     let restart = named(&["@restart", "web-3"]);
-    assert_eq!(output(&executor, restart.clone().env("LANG", "C.UTF-8")).await, "web-3 live C.UTF-8\n");
+    assert_eq!(output(&executor, restart.clone().env("TERM", "dumb")).await, "web-3 live dumb\n");
     assert_eq!(output(&executor, named(&["@deploy", "--version=v7", "live"])).await, "--version=v7 live\n");
     assert_eq!(output(&executor, named(&["@plain"])).await, "/usr\n");
     for timeout in [None, Some(Duration::from_secs(300))] {
@@ -96,21 +98,30 @@ async fn nothing_else_of_a_request_changes_what_runs() {
     let agent = place.agent().start();
     let executor = agent.executor().await;
     let restart = || named(&["@restart", "web-3"]);
+    let limits = ResourceLimits { max_processes: Some(3), ..Default::default() };
     let size = TerminalSize::new(80, 24).unwrap();
     for (command, text) in [
-        (named(&["@restart"]), "argv: does not fit @restart, which takes one argument: web-{1..9}"),
-        (named(&["@restart", "web-3", "web-4"]), "argv: does not fit @restart, "),
+        (named(&["@restart"]), "argv: has 0 after @restart, which takes 1 argument: web-{1..9}"),
+        (named(&["@restart", "web-3", "web-4"]), "argv: has 2 after @restart, "),
         (named(&["@restart", "web-10"]), "argv[1]: does not match web-{1..9}"),
         (named(&["@restart", "web-3\n"]), "argv[1]: "),
         (named(&["@restart", ""]), "argv[1]: "),
         (named(&["@deploy", "--version=v7", "prod"]), "argv[2]: does not match {test,live}"),
         (named(&["@deploy", "live", "--version=v7"]), "argv[1]: "),
-        (named(&["@plain", "-P"]), "argv: does not fit @plain, which takes no arguments"),
+        (named(&["@plain", "-P"]), "argv: has 1 after @plain, which takes no arguments"),
         (restart().user("root"), "user: is not accepted by @restart"),
         (restart().working_directory("/"), "working_directory: is not accepted by @restart"),
         (restart().clear_environment(true), "clear_environment: "),
         (restart().env("STAGE", "test"), "environment: STAGE is not accepted by @restart"),
         (restart().env("LD_PRELOAD", "/x.so"), "environment: LD_PRELOAD "),
+        (restart().env("TZ", "UTC-24"), "environment: TZ "),
+        (restart().limits(limits), "limits: is not accepted by @restart"),
+        (restart().descendants(Descendants::Kill), "descendants: "),
+        (named(&["@restart", &"x".repeat(5000)]), "argv[1]: is longer than 4096 bytes"),
+        (
+            named(&["@deploy", "--version=x", "live"]),
+            "argv[1]: does not match --version={version}, where {version} is v[0-9]+",
+        ),
         (restart().env("PATH", "/tmp"), "environment: PATH "),
         (restart().stdin("x"), "stdin: "),
         (restart().accepts_input(true), "accepts_input: "),
@@ -129,6 +140,8 @@ async fn nothing_else_of_a_request_changes_what_runs() {
 async fn an_unknown_name_is_not_found_and_never_a_program() {
     let place = Place::new();
     executable(place.0.path(), "@nothing", "#!/bin/sh\necho ran\n");
+    std::fs::create_dir(place.0.path().join("@")).unwrap();
+    executable(&place.0.path().join("@"), "tool", "#!/bin/sh\necho ran\n");
     let path = format!("environment = {{ PATH = \"{}:/usr/bin:/bin\" }}", place.0.path().display());
     for agent in [place.agent_with(&path), Agent::builder().config(&path)] {
         let agent = agent.start();
@@ -141,6 +154,8 @@ async fn an_unknown_name_is_not_found_and_never_a_program() {
             other => panic!("{other:?}"),
         }
         // by its path it is a program like any other
+        let by_path = named(&["@/tool"]).working_directory(place.0.path().to_str().unwrap());
+        assert_eq!(output(&executor, by_path).await, "ran\n");
         assert_eq!(
             output(&executor, named(&["./@nothing"]).working_directory(place.0.path().to_str().unwrap())).await,
             "ran\n"
@@ -181,7 +196,7 @@ async fn a_rule_by_the_name_is_all_that_a_caller_needs_and_no_more() {
     let agent = place.agent_with("roles = { operators = [\"anna\"] }").mtls(&certs).policy(POLICY).start();
     let anna = agent.connect_as(&certs.ca.issue(Leaf::client("anna"))).await;
     let executor = anna.executor();
-    assert_eq!(output(&executor, named(&["@restart", "web-3"]).env("LANG", "C")).await, "web-3 live C\n");
+    assert_eq!(output(&executor, named(&["@restart", "web-3"]).env("TERM", "dumb")).await, "web-3 live dumb\n");
     assert_eq!(output(&executor, named(&["@deploy", "--version=v1", "test"])).await, "--version=v1 test\n");
     // who may run it hears what is wrong with it
     assert!(refused(&executor, named(&["@restart", "web-x"])).await.starts_with("argv[1]: "));
@@ -189,7 +204,7 @@ async fn a_rule_by_the_name_is_all_that_a_caller_needs_and_no_more() {
         (named(&["@deploy", "--version=v1", "live"]), Some("no-live")),
         (named(&["@plain"]), None),
         (named(&["@unknown"]), None),
-        (named(&["sh", "-c", "echo $1 >>ran; echo $1 $STAGE $LANG", "sh", "web-3"]), None),
+        (named(&["sh", "-c", "echo $1 >>ran", "sh", "web-3"]), None),
         (Command::shell("@restart web-3"), None),
         (named(&["./@restart", "web-3"]), None),
         (named(&["@"]), None),
@@ -221,17 +236,57 @@ async fn who_may_not_run_it_learns_nothing_of_it() {
         assert!(!check.allowed, "{words:?}");
     }
     assert!(said.iter().all(|text| *text == said[0]), "{said:?}");
-    // what a rule permits by its programs it permits by the name, too
+    // nor by rules that look at what it runs; what these permit, they permit by the name, too
     let looker = agent.connect_as(&certs.ca.issue(Leaf::client("looker"))).await;
     assert_eq!(output(&looker.executor(), named(&["@cat"]).stdin("x")).await, "x");
-    assert!(matches!(run(&looker.executor(), named(&["@restart", "web-3"])).await, Err(ExecutorError::Denied { .. })));
+    let mut said = Vec::new();
+    for words in [&["@restart", "web-3"][..], &["@restart", "x"], &["@unknown"]] {
+        match run(&looker.executor(), named(words)).await {
+            Err(ExecutorError::Denied { reason, .. }) => said.push(reason),
+            other => panic!("{words:?}: {other:?}"),
+        }
+        let check = looker.check(&named(words).build().unwrap()).await.unwrap();
+        assert!(!check.allowed && check.programs.is_empty() && !check.uses_sudo, "{words:?}: {check:?}");
+        assert!(check.missing.iter().all(|text| text.ends_with("(programs is set by the named command)")), "{check:?}");
+    }
+    assert!(said.iter().all(|text| *text == said[0]), "{said:?}");
+}
+
+/// As any other refusal.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_definition_refuses_is_recorded_and_counted() {
+    let place = Place::new();
+    let log = place.0.path().join("audit/log");
+    let more =
+        format!("audit = {{ file = {log:?} }}\nmax_starts_per_second = 3\nmetrics_listen = \"tcp://127.0.0.1:0\"");
+    let agent = place.agent_with(&more).start();
+    let executor = agent.executor().await;
+    for words in [&["@restart", "x"][..], &["@unknown"], &["@restart"]] {
+        run(&executor, named(words)).await.unwrap_err();
+    }
+    let paced = run(&executor, named(&["@restart", "x"])).await;
+    assert!(matches!(paced, Err(ExecutorError::Exhausted { .. })), "{paced:?}");
+    let records: Vec<Value> = lines(&log).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let refused = records.iter().filter(|record| record["event"] == "refused");
+    let refused: Vec<_> =
+        refused.map(|record| json!([record["named_command"], record["error"], record["argv"]])).collect();
+    let expected = [
+        json!(["restart", "invalid", ["@restart", "x"]]),
+        json!(["unknown", "spawn_failed", ["@unknown"]]),
+        json!(["restart", "invalid", ["@restart"]]),
+        json!(["restart", "exhausted", ["@restart", "x"]]),
+    ];
+    assert_eq!(refused, expected);
+    let refusals = agent.connect().await.info().await.unwrap().refusals;
+    assert_eq!(refusals.get("named_command"), Some(&3), "{refusals:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_audit_log_has_the_name_and_what_ran() {
     let place = Place::new();
     let log = place.0.path().join("audit/log");
-    let policy = "permit(principal, action in Action::\"start\", resource) unless { context.named_command == \"plain\" };";
+    let policy =
+        "permit(principal, action in Action::\"start\", resource) unless { context.named_command == \"plain\" };";
     let agent = place.agent_with(&format!("audit = {{ file = {log:?} }}")).policy(policy).start();
     let executor = agent.executor().await;
     output(&executor, named(&["@deploy", "--version=v1", "test"])).await;
@@ -269,14 +324,23 @@ async fn faults_of_definitions_are_named_before_anything_runs() {
     let any = "permit(principal, action, resource);";
     let command = |text: &str| format!("[commands.a]\n{text}\n");
     for (config, fault) in [
-        (command(""), "commands.a: argv: "),
-        (command("argv = []"), "commands.a: argv: "),
+        (command(""), "commands.a: argv: is missing"),
+        (command("argv = []"), "commands.a: argv: is missing"),
         (command("argv = [\"\"]"), "commands.a: argv: "),
-        (command("argv = [\"{a,b}\"]"), "commands.a: argv: the program is missing, or is a parameter"),
+        (command("argv = [\"{a,b}\"]"), "commands.a: argv[0]: the program cannot be a parameter"),
         (command("argv = [\"a\", \"{9..1}\"]"), "commands.a: argv[1]: {9..1}: the range is empty"),
         (command("argv = [\"a\"]\nparameters = { x = 'y' }"), "commands.a: parameters.x: no word of argv has {x}"),
         (command("argv = [\"a\", \"{x}\"]\nparameters = { x = '(' }"), "commands.a: parameters.x: "),
-        (command("argv = [\"a\", \"{x}\"]\nparameters = { x = '(a)' }"), "commands.a: parameters.x: groups "),
+        (command("argv = [\"@b\"]"), "commands.a: argv[0]: the program cannot be a named command"),
+        (command("argv = [\"a\", \"{x}\"]"), "commands.a: argv[1]: {x} is no range, no choice and not in parameters"),
+        (
+            command("argv = [\"a\", \"{reason}\"]\nparameters = { reason = 'a' }"),
+            "parameters.reason: the name is reserved",
+        ),
+        (
+            command("argv = [\"a\", \"{x}\"]\nparameters = { x = '(?:a{1,1000}){1,1000}' }"),
+            "commands.a: parameters.x: ",
+        ),
         (command("argv = [\"a\", \"{x}\"]\nparameters = { x = 'a)|(?:b' }"), "commands.a: parameters.x: "),
         (command("argv = [\"a\", \"{X}\"]\nparameters = { X = 'a' }"), "commands.a: parameters.X: the name "),
         (command("argv = [\"a\"]\nworking_directory = \"b\""), "commands.a: working_directory: "),

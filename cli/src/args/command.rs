@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use telexec_executor::{
-    Command, CommandBuilder, Descendants, NAMED_COMMAND, ResourceLimits, TraceContext, USER_SHELL, parse_size,
+    Command, CommandBuilder, Descendants, ResourceLimits, TraceContext, USER_SHELL, asked_named_command, parse_size,
 };
 
 use crate::output::LOGIN_SHELL;
@@ -18,7 +18,7 @@ pub(crate) struct CommandArgs {
     /// Run this shell command
     #[arg(id = "command", short = 'c', value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "argv")]
     pub(crate) text: Option<String>,
-    /// Program to run, without a shell; everything after it is its arguments
+    /// Program to run, without a shell, or @NAME; what follows is its arguments
     #[arg(trailing_var_arg = true, value_names = ["PROGRAM", "ARG"])]
     pub(crate) argv: Vec<String>,
     /// Set a variable, or pass on the caller's own; may be repeated
@@ -74,7 +74,7 @@ impl CommandArgs {
 
     /// Whether it is a named command of the agent's, which has a user of its own.
     pub(crate) fn is_named(&self) -> bool {
-        self.argv.first().is_some_and(|program| program.starts_with(NAMED_COMMAND))
+        asked_named_command(&self.argv).is_some()
     }
 
     /// The command as text.

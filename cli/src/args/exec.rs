@@ -19,7 +19,8 @@ use crate::terminal::DetachKeys;
                       telexec exec [FLAGS] TARGET PROGRAM [ARG]...\n       \
                       telexec exec -it [FLAGS] TARGET",
     after_long_help = "\
-Without a program, -it starts the login shell that the agent's machine has for the user.
+Without a program, -it starts the login shell that the agent's machine has for the user. As a program, @NAME is a named command \
+of the agent: see telexec commands --help.
 
 Exit codes:
   the command's own, or
@@ -28,7 +29,7 @@ Exit codes:
   124    timed out
   125    refused by the agent: policy, limits, invalid request, no such user or directory
   126    the program or shell cannot be executed
-  127    the program or shell was not found
+  127    the program, shell or named command was not found
   128+n  killed by signal n; 130 after Ctrl-C
   255    the agent is unreachable or was shut down, or the connection was lost;
          also instead of 0 if part of the output is missing
@@ -55,6 +56,7 @@ Examples:
   telexec exec --timeout 30s -e LANG=C -u builder build-7 make -j8 all
   telexec exec -i unix:///run/telexec/agent.sock sha256sum < file
   telexec exec -it build-7 vim notes.txt
+  telexec exec web1 @restart-web web-3
   telexec attach build-7 $(telexec exec -d build-7 make all)"
 )]
 pub(crate) struct ExecArgs {

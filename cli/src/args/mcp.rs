@@ -28,10 +28,10 @@ except those on the target local.
 Targets are connected to on first use. A command survives a lost connection. If this command is killed, \
 agents wait for the time of --reconnect, and then end what its calls run.
 
-With --commands, each named command of the agents is a tool of its own, and there are no others: what a model may do is \
-then what their configurations define, and a policy that permits these commands only enforces it. Targets are connected to at \
-once, and the commands are those that they have then. If targets define a command of the same name differently, its description \
-is that of the first.
+With --commands, each named command of the agents (see telexec commands) is a tool, and there are no other tools. To enforce \
+that, permit only these commands, and GetAgent, in the agents' policies. Targets must be reachable at the start, and a change \
+of the definitions needs a restart. If targets define a command of the same name differently, the tool has the description and \
+the parameters of the first.
 
 Put credentials in the configuration or in flags: MCP clients seldom pass on the environment.
 
@@ -46,7 +46,8 @@ its own working directory and knows which files it has read; in MCP since 2026-0
 sessions, neither carries over.
 
 Exit codes: 0 the client closed standard input, 1 it did not speak MCP, 2 invalid command line or \
-configuration, 128+n killed by signal n.",
+configuration, or no named commands, 125 refused by an agent, 255 an agent is unreachable (with --commands), 128+n killed by \
+signal n.",
     after_help = "\
 Examples:
   telexec mcp local
@@ -60,7 +61,7 @@ pub(crate) struct McpArgs {
     #[arg(required = true, value_name = "TARGET", value_parser = parse_typed, add = complete::targets())]
     pub(crate) targets: Vec<TypedTarget>,
     /// Serve the agents' named commands as tools, in place of bash, exec_command and the tools for files
-    #[arg(long, conflicts_with = "user")]
+    #[arg(long, conflicts_with_all = ["user", "deny"])]
     pub(crate) commands: bool,
     #[command(flatten)]
     pub(crate) options: ToolOptions,

@@ -80,7 +80,7 @@ pub(crate) enum Subcommand {
         override_usage = "telexec check [FLAGS] TARGET -c 'SHELL TEXT'\n       \
                           telexec check [FLAGS] TARGET PROGRAM [ARG]...",
         after_help = "\
-Exit codes: 0 allowed, 125 refused, 255 the agent is unreachable.
+Exit codes: 0 allowed, 125 refused, 127 no such named command, 255 the agent is unreachable.
 
 Examples:
   telexec check build-7 -c 'systemctl restart nginx'
@@ -203,9 +203,9 @@ pub(crate) struct InfoArgs {
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "\
-An agent's configuration defines named commands, and its policy decides who may run them. They are run by their name: \
-telexec exec TARGET @NAME [ARGUMENT]... In COMMAND, {1..9} is a number, {a,b} one of these, and {NAME} what a pattern of the \
-configuration matches; an argument has to match the whole word.
+An agent's configuration defines named commands, and its policy decides who may run them: they are listed whether you may or \
+not, which telexec check reports. Run one by its name: telexec exec TARGET @NAME [ARGUMENT]... Braces stand for the argument, which \
+must match the whole word: {1..9} is a number, {a,b} one of these, and {NAME} matches a regular expression of the configuration.
 
 With --json, one object per line:
   {\"name\":…,\"description\":…,\"argv\":[…],\"parameters\":[{\"name\":…,\"word\":…,\"pattern\":…,\"values\":[…]}],

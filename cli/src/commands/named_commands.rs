@@ -11,9 +11,9 @@ use crate::connect::{call_failure, with_agent};
 use crate::output::{self, Failure, exit, printable, table};
 use crate::terminal;
 
-const HEADING: [&str; 4] = ["COMMAND", "USER", "RUNS", "DESCRIPTION"];
+const HEADING: [&str; 4] = ["COMMAND", "DESCRIPTION", "USER", "RUNS"];
 /// The columns that are omitted if no command has anything in them.
-const OPTIONAL: [usize; 2] = [3, 1];
+const OPTIONAL: [usize; 2] = [2, 1];
 
 pub(crate) async fn run(args: CommandsArgs) -> Result<u8, Failure> {
     let info = with_agent(&args.agent.target, &args.connect, async |agent| {
@@ -37,7 +37,7 @@ fn usage(command: &NamedCommand) -> String {
 fn as_table(commands: &[NamedCommand]) -> String {
     let heading = HEADING.map(str::to_owned).to_vec();
     let row = |command: &NamedCommand| {
-        let texts = [usage(command), command.user.clone(), command.argv.join(" "), command.description.clone()];
+        let texts = [usage(command), command.description.clone(), command.user.clone(), command.argv.join(" ")];
         texts.map(|text| printable(&text)).to_vec()
     };
     let mut rows: Vec<_> = std::iter::once(heading).chain(commands.iter().map(row)).collect();

@@ -1,7 +1,6 @@
 //! Hints where the first word of a command is no program, but is meant otherwise.
 
 use shlex::try_join;
-use telexec_executor::NAMED_COMMAND;
 
 use crate::config::Config;
 use crate::syntax::Destination;
@@ -19,9 +18,6 @@ pub(super) fn hint(argv: &[String]) -> Option<String> {
         let text = argv.join(" ").replace('\'', "'\\''");
         let directory = if first == "cd" { "; the working directory is --workdir DIR" } else { "" };
         return Some(format!("{first} is built into the shell, so use -c '{text}'{directory}"));
-    }
-    if first.starts_with(NAMED_COMMAND) {
-        return Some(format!("{first} is none of the agent's named commands, which `telexec commands TARGET` lists"));
     }
     let (name, _) = first.split_once('=')?;
     let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') && !name.is_empty();

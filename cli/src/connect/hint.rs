@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rustls::{AlertDescription, CertificateError};
 use telexec_client::{ConnectError, LookupError, Target};
-use telexec_executor::{ExecutorError, SpawnError, SpawnStage};
+use telexec_executor::{ExecutorError, SpawnError, SpawnStage, asked_named_command};
 use telexec_nats_client::NatsTarget;
 
 use crate::config::{ResolvedTarget, UnconfiguredName, locate};
@@ -89,7 +89,7 @@ pub(crate) fn hint(error: &ExecutorError) -> Option<String> {
     match error {
         // without TLS, missing certificates are the only cause
         ExecutorError::Untrusted { .. } => Some(USE_CERTIFICATES.to_owned()),
-        ExecutorError::Spawn(error) if error.is_not_found() => shell_hint(error),
+        ExecutorError::Spawn(error) if error.is_not_found() => spawn_hint(error),
         ExecutorError::Unreachable { .. } if find::<LookupError>(error).is_some() => {
             Some("check the spelling of the host name, or use its IP address".to_owned())
         }
@@ -107,7 +107,10 @@ pub(crate) fn hint(error: &ExecutorError) -> Option<String> {
 }
 
 /// A word with a space that is no program is meant for a shell.
-fn shell_hint(error: &SpawnError) -> Option<String> {
+fn spawn_hint(error: &SpawnError) -> Option<String> {
+    if asked_named_command(&[&error.subject]).is_some() {
+        return Some("`telexec commands TARGET` lists the named commands".to_owned());
+    }
     let is_program = error.stage == SpawnStage::Exec && error.subject.contains(' ');
     let quoted = error.subject.replace('\'', "'\\''");
     is_program.then(|| {

@@ -27,7 +27,7 @@ use crate::call::caller::Caller;
 use crate::call::{Call, Rpc};
 use crate::identity::Identity;
 use crate::metrics::{Metrics, Refusal};
-use crate::named_command::{Named, NamedCommands};
+use crate::named_command::{NamedCommands, Resolved};
 use crate::policy::{Decision, Detail, Facts, PolicyFile, Subject};
 use crate::reload::Watched;
 use crate::request_memory::{self, ReservationHolder};
@@ -118,28 +118,12 @@ impl Stack {
         permitted
     }
 
-    /// Whether `caller` may start this command by this RPC, and what is known of the command, as its definition has it if it is a
-    /// named one.
+    /// Whether `caller` may start this command by this RPC, and what is known of the command. It is judged in the turn of the
+    /// identity that calls, unless that takes no longer than to wait for a turn.
     ///
     /// # Errors
-    /// [`ExecutorError::Internal`]; and what is wrong with the use of a named command, where it is permitted.
+    /// [`ExecutorError::Internal`].
     pub(crate) async fn judge(
-        &self,
-        call: &Call,
-        caller: Arc<Caller>,
-        rpc: Rpc,
-        command: Command,
-    ) -> Result<(Facts, Decision), ExecutorError> {
-        let Named { command, refusal } = self.named_commands.resolve(command);
-        let (facts, decision) = self.judge_in_turn(call, caller, rpc, command).await?;
-        match refusal {
-            Some(refusal) if decision.allowed => Err(refusal),
-            _ => Ok((facts, decision)),
-        }
-    }
-
-    /// Judges in the turn of the identity that calls, unless that takes no longer than to wait for a turn.
-    async fn judge_in_turn(
         &self,
         call: &Call,
         caller: Arc<Caller>,
@@ -349,9 +333,8 @@ impl Guarded {
 
     /// Decides about a command.
     async fn judge(&self, command: Command) -> Result<Decided, ExecutorError> {
+        let Resolved { command, refusal } = self.stack.named_commands.resolve(command);
         if self.stack.policy.is_none() {
-            let Named { command, refusal } = self.stack.named_commands.resolve(command);
-            refusal.map_or(Ok(()), Err)?;
             let command = match command.uses_user_shell() {
                 true => {
                     let identity = self.call.caller.identity.as_str();
@@ -361,13 +344,13 @@ impl Guarded {
             };
             // made only if the audit log needs it
             let analysis = CommandAnalysis::new(self.stack.engine.shell(&command).as_deref());
-            return Ok(Decided { command, analysis, decision: Decision::without_policy(), facts: None });
+            return Ok(Decided { command, analysis, decision: Decision::without_policy(), refusal, facts: None });
         }
         let (facts, decision) =
             self.stack.judge(&self.call, Arc::clone(&self.call.caller), self.call.rpc, command).await?;
         let analysis = facts.shared_analysis();
         let (command, facts) = facts.split();
-        Ok(Decided { command, analysis, decision, facts: Some(Box::new(facts)) })
+        Ok(Decided { command, analysis, decision, refusal, facts: Some(Box::new(facts)) })
     }
 }
 
@@ -377,6 +360,8 @@ struct Decided {
     /// The one that the policy saw, for the audit log.
     analysis: Arc<CommandAnalysis>,
     decision: Decision,
+    /// What is wrong with the use of a named command.
+    refusal: Option<ExecutorError>,
     /// To decide again while the command runs; `None`: there is no policy.
     facts: Option<Box<Facts>>,
 }
@@ -389,10 +374,10 @@ struct Admitted {
 }
 
 impl Guarded {
-    /// Asks all who may refuse a start, in this order: the policy, the limit of starts a second, the audit log. What the first
-    /// two refuse is recorded.
+    /// Asks all who may refuse a start, in this order: the policy, the limit of starts a second, the definition of a named
+    /// command, the audit log. What the others refuse, the last one records.
     async fn admit(&self, decided: Decided) -> Result<Admitted, (Refusal, ExecutorError)> {
-        let Decided { command, analysis, decision, facts } = decided;
+        let Decided { command, analysis, decision, refusal, facts } = decided;
         let Stack { start_limiter, audit, .. } = &self.stack;
         if let Err(denied) = decision.permitted() {
             audit.record_denied(&self.call, &command, &analysis, &decision, &denied).await;
@@ -401,6 +386,10 @@ impl Guarded {
         if let Err(early) = start_limiter.count(&self.call.caller.identity) {
             audit.record_refused(&self.call, &command, &analysis, &decision, &early).await;
             return Err((Refusal::Pace, early));
+        }
+        if let Some(refusal) = refusal {
+            audit.record_refused(&self.call, &command, &analysis, &decision, &refusal).await;
+            return Err((Refusal::NamedCommand, refusal));
         }
         // where there is a policy, the request is kept to be judged again
         let kept = if facts.is_some() { usize::MAX } else { request_memory::kept(&command) };

@@ -255,6 +255,7 @@ fn check(args: &Args, file: Option<&PathBuf>) -> Result<String, ConfigError> {
             "no policy given: name a file, or a configuration with a policy".into(),
         )));
     };
+    config.named_commands()?;
     let policy = if args.file().is_some() { file.load() } else { file.load_without_roles() }?;
     let warnings = policy.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect::<String>();
     let (path, rules) = (file.path.display(), counted(policy.len() as u64, "rule"));

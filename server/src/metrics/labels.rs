@@ -28,6 +28,8 @@ label_values! {
         Policy = "policy",
         /// `max_starts_per_second`.
         Pace = "pace",
+        /// A named command that is unknown, or a request that its definition does not accept.
+        NamedCommand = "named_command",
         /// The audit log could not be written.
         Audit = "audit",
         /// Too many executions or calls.

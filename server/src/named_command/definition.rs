@@ -3,17 +3,19 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use regex::Regex;
 use serde::Deserialize;
-use telexec_executor::{Command, InvalidCommand, NAMED_COMMAND};
+use telexec_executor::{Command, Descendants, InvalidCommand, NAMED_COMMAND, asked_named_command};
 use telexec_proto::convert::duration_to_wire;
 use telexec_proto::v1::{NamedCommand, NamedCommandParameter};
 
-use super::word::{Parameter, Word};
-use crate::policy::is_harmless;
+use super::word::{Parameter, Word, compile};
 
 /// Before the numbers of parameters that have no name.
 const NUMBERED: &str = "argument_";
+/// The variables that a request may set: how the output looks.
+const ACCEPTED_VARIABLES: [&str; 4] = ["COLUMNS", "LINES", "NO_COLOR", "TERM"];
+/// What tools for named commands have beside their parameters.
+const RESERVED: [&str; 3] = ["input", "reason", "target"];
 
 /// A named command, as it is configured.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -22,9 +24,11 @@ pub struct NamedCommandConfig {
     /// What it is for, in a line. Default: none.
     pub description: String,
     /// The program and its arguments. A word with `{1..9}`, `{a,b}` or `{NAME}` in it is a parameter: callers give an argument
-    /// for each of these, in order, which has to match the whole word. Other braces are text; `\{a,b}` is, too.
+    /// for each of these, in order, which has to match the whole word. `\{a,b}` is literal, as are braces after `$` or `{`, and
+    /// those around nothing or other characters than these.
     pub argv: Vec<String>,
-    /// What each `{NAME}` matches: a regular expression. An argument that begins with one never begins with `-`.
+    /// What each `{NAME}` matches: a regular expression of the crate regex, without Unicode classes. The argument of a word that begins with `{NAME}`
+    /// never begins with `-`.
     pub parameters: BTreeMap<String, String>,
     /// The user that it runs as. Default: that of commands that name none.
     pub user: Option<String>,
@@ -62,8 +66,13 @@ impl Definition {
         };
         let words = config.argv.iter().enumerate().map(parse).collect::<Result<Vec<_>, _>>()?;
         let definition = Self { config: config.clone(), words };
-        if !matches!(definition.words.first(), Some(Word::Fixed(program)) if !program.is_empty()) {
-            return Err("argv: the program is missing, or is a parameter".to_owned());
+        match definition.words.first() {
+            None => return Err("argv: is missing".to_owned()),
+            Some(Word::Parameter(_)) => return Err("argv[0]: the program cannot be a parameter".to_owned()),
+            Some(Word::Fixed(_)) => {}
+        }
+        if asked_named_command(&config.argv).is_some() {
+            return Err("argv[0]: the program cannot be a named command".to_owned());
         }
         if let Some(unused) = config.parameters.keys().find(|name| !definition.uses(name)) {
             return Err(format!("parameters.{unused}: no word of argv has {{{unused}}}"));
@@ -73,7 +82,7 @@ impl Definition {
     }
 
     fn uses(&self, name: &str) -> bool {
-        self.parameters().any(|parameter| parameter.names.iter().any(|used| used == name))
+        self.parameters().any(|parameter| parameter.patterns.iter().any(|(used, _)| used == name))
     }
 
     fn parameters(&self) -> impl Iterator<Item = &Parameter> {
@@ -87,55 +96,51 @@ impl Definition {
     fn parameter_names(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         for (at, parameter) in self.parameters().enumerate() {
-            let pattern = parameter.names.first().filter(|name| !names.contains(name)).cloned();
+            let pattern =
+                parameter.patterns.first().map(|(name, _)| name).filter(|name| !names.contains(name)).cloned();
             names.push(pattern.unwrap_or_else(|| format!("{NUMBERED}{}", at + 1)));
         }
         names
     }
 
-    /// What `@name arguments` runs.
+    /// What a request with these arguments runs.
     ///
     /// # Errors
-    /// An argument, or a field of the request, is none that the definition accepts.
+    /// An argument, or a field of the request, that is not accepted.
     pub(super) fn apply(&self, name: &str, arguments: &[String], asked: &Command) -> Result<Command, InvalidCommand> {
         self.check_fields(name, asked)?;
         let argv = self.argv(name, arguments)?;
-        self.settings(asked.clone().into_builder().defined_as(name, argv).build()?)
+        self.settings(asked.clone().into_builder().argv(argv).build()?)
     }
 
     /// The words, with an argument in place of each parameter.
     fn argv(&self, name: &str, arguments: &[String]) -> Result<Vec<String>, InvalidCommand> {
-        let expected = self.parameters().count();
-        if arguments.len() != expected {
-            let words: Vec<_> = self.parameters().map(|parameter| parameter.text.as_str()).collect();
-            let takes = match expected {
+        let words: Vec<_> = self.parameters().map(|parameter| parameter.text.as_str()).collect();
+        if arguments.len() != words.len() {
+            let takes = match words.len() {
                 0 => "no arguments".to_owned(),
-                1 => format!("one argument: {}", words.join(" ")),
-                _ => format!("{expected} arguments: {}", words.join(" ")),
+                1 => format!("1 argument: {}", words.join(" ")),
+                several => format!("{several} arguments: {}", words.join(" ")),
             };
-            let text = format!("does not fit {NAMED_COMMAND}{name}, which takes {takes}");
+            let text = format!("has {} after {NAMED_COMMAND}{name}, which takes {takes}", arguments.len());
             return Err(InvalidCommand::new("argv", text));
         }
-        let mut given = arguments.iter().enumerate();
-        self.words
-            .iter()
-            .map(|word| match word {
-                Word::Fixed(text) => Ok(text.clone()),
-                Word::Parameter(parameter) => match given.next() {
-                    Some((_, argument)) if parameter.accepts(argument) => Ok(argument.clone()),
-                    given => {
-                        let at = given.map_or(0, |(at, _)| at + 1);
-                        Err(InvalidCommand::new(format!("argv[{at}]"), format!("does not match {}", parameter.text)))
-                    }
-                },
-            })
-            .collect()
+        for (at, (parameter, argument)) in self.parameters().zip(arguments).enumerate() {
+            let refused = |fault| InvalidCommand::new(format!("argv[{}]", at + 1), fault);
+            parameter.check(argument).map_err(refused)?;
+        }
+        let mut arguments = arguments.iter();
+        let in_place = |word: &Word| match word {
+            Word::Fixed(text) => Some(text.clone()),
+            Word::Parameter(_) => arguments.next().cloned(),
+        };
+        Ok(self.words.iter().filter_map(in_place).collect())
     }
 
-    /// What else of a request would change what the command does is refused.
+    /// Refuses what else in a request would change what the command does.
     fn check_fields(&self, name: &str, asked: &Command) -> Result<(), InvalidCommand> {
         let takes_input = self.config.stdin || (self.config.terminal && asked.terminal().is_some());
-        let other = asked.environment().keys().find(|name| !is_harmless(name));
+        let other = asked.environment().keys().find(|name| !ACCEPTED_VARIABLES.contains(&name.as_str()));
         let refused = [
             ("user", asked.user().is_some()),
             ("working_directory", asked.working_directory().is_some()),
@@ -144,6 +149,9 @@ impl Definition {
             ("stdin", !asked.stdin().is_empty() && !takes_input),
             ("accepts_input", asked.accepts_input() && !takes_input),
             ("terminal", asked.terminal().is_some() && !self.config.terminal),
+            // a program that lacks memory or processes halfway may do anything
+            ("limits", !asked.limits().is_empty()),
+            ("descendants", asked.descendants() != Descendants::Keep),
         ];
         match refused.into_iter().find(|(_, is_refused)| *is_refused) {
             Some((field, _)) => {
@@ -178,7 +186,7 @@ impl Definition {
         let parameters = self.parameters().zip(names).map(|(parameter, name)| NamedCommandParameter {
             name,
             word: parameter.text.clone(),
-            pattern: parameter.pattern(),
+            pattern: parameter.pattern().to_owned(),
             values: parameter.values.clone(),
         });
         NamedCommand {
@@ -194,19 +202,15 @@ impl Definition {
     }
 }
 
-/// The name reads well between braces, and the pattern is one by itself: nothing of it reaches beyond its end.
+/// Checks the name of a pattern, and the pattern by itself.
 fn check_parameter(name: &str, pattern: &str) -> Result<(), String> {
     let is_name = name.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase())
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
     if !is_name {
         return Err("the name does not match [a-z][a-z0-9_]*".to_owned());
     }
-    if name.starts_with(NUMBERED) {
-        return Err(format!("the name begins with {NUMBERED}, which is for parameters without one"));
+    if name.starts_with(NUMBERED) || RESERVED.contains(&name) {
+        return Err("the name is reserved".to_owned());
     }
-    let regex = Regex::new(pattern).map_err(|error| error.to_string())?;
-    match regex.captures_len() {
-        1 => Ok(()),
-        _ => Err("groups have to be (?:…)".to_owned()),
-    }
+    compile(pattern).map(drop)
 }

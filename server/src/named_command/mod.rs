@@ -1,32 +1,31 @@
-//! Named commands: what callers may run by its name, such as `@restart-web web-3`, as the agent's configuration defines it.
+//! Named commands: defined by the agent's configuration, and run by their names, such as `@restart-web web-3`.
 
 mod definition;
+mod range;
 mod word;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use telexec_executor::{Command, ExecutorError, NAMED_COMMAND, Program, SpawnError, SpawnStage};
+use telexec_executor::{Command, ExecutorError, NAMED_COMMAND, Program, SpawnError, SpawnStage, asked_named_command};
 use telexec_proto::v1::NamedCommand;
 
 use self::definition::Definition;
 pub use self::definition::NamedCommandConfig;
 use crate::invalid::InvalidSetting;
 
-/// The most that the definitions may take in the answer of GetAgent.
-const MAX_LISTED_BYTES: usize = 1024 * 1024;
-/// The errno of a program that is not there.
-const ENOENT: i32 = libc::ENOENT;
+/// The most that the definitions may take in the answer of GetAgent, which passes through NATS as well.
+const MAX_LISTED_BYTES: usize = 256 * 1024;
 
 /// The named commands of an agent; clones share them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct NamedCommands(Arc<BTreeMap<String, Definition>>);
 
-/// A command that is to be judged.
-pub(crate) struct Named {
-    /// What the definition makes of it; or as it was asked for, if it is refused or needs none.
+/// A command, once its name is resolved.
+pub(crate) struct Resolved {
+    /// What the definition makes of the request; the request itself, if it names no command or is refused.
     pub(crate) command: Command,
-    /// Why it cannot run, for those who may run it.
+    /// Why it cannot run. Only callers who may run the command are told.
     pub(crate) refusal: Option<ExecutorError>,
 }
 
@@ -45,27 +44,31 @@ impl NamedCommands {
         let listed: usize = all.list().iter().map(prost::Message::encoded_len).sum();
         match listed <= MAX_LISTED_BYTES {
             true => Ok(all),
-            false => Err(InvalidSetting(format!("commands: are longer than {MAX_LISTED_BYTES} bytes together"))),
+            false => {
+                Err(InvalidSetting(format!("commands: the definitions take more than {MAX_LISTED_BYTES} bytes in all")))
+            }
         }
     }
 
-    /// What a request comes to: if it asks for a named command, what that runs.
-    pub(crate) fn resolve(&self, command: Command) -> Named {
-        let (Some(name), Program::Argv(argv)) = (command.named_command(), command.program()) else {
-            return Named { command, refusal: None };
+    /// Puts the definition of a named command in the place of its name.
+    pub(crate) fn resolve(&self, command: Command) -> Resolved {
+        let asked = match command.program() {
+            Program::Argv(argv) => asked_named_command(argv).map(|name| (name.to_owned(), argv.get(1..))),
+            Program::Shell { .. } => None,
         };
-        let (name, arguments) = (name.to_owned(), argv.get(1..).unwrap_or_default());
+        let Some((name, arguments)) = asked else { return Resolved { command, refusal: None } };
         let defined = match self.0.get(&name) {
-            Some(definition) => definition.apply(&name, arguments, &command).map_err(ExecutorError::from),
+            Some(definition) => definition.apply(&name, arguments.unwrap_or_default(), &command).map_err(Into::into),
             None => Err(unknown(&name)),
         };
-        match defined {
-            Ok(command) => Named { command, refusal: None },
-            Err(error) => Named { command, refusal: Some(error) },
-        }
+        let (command, refusal) = match defined {
+            Ok(defined) => (defined, None),
+            Err(error) => (command, Some(error)),
+        };
+        Resolved { command: command.with_named_command(name), refusal }
     }
 
-    /// What callers are told of them.
+    /// Their definitions, for callers, without the values of variables.
     pub(crate) fn list(&self) -> Vec<NamedCommand> {
         self.0.iter().map(|(name, definition)| definition.to_wire(name)).collect()
     }
@@ -84,5 +87,5 @@ fn check_name(name: &str) -> Result<(), String> {
 /// As of a program that is not there.
 fn unknown(name: &str) -> ExecutorError {
     let subject = format!("{NAMED_COMMAND}{name}");
-    SpawnError { stage: SpawnStage::Exec, subject, errno: ENOENT, missing_interpreter: false }.into()
+    SpawnError { stage: SpawnStage::Exec, subject, errno: libc::ENOENT, missing_interpreter: false }.into()
 }

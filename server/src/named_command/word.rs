@@ -1,12 +1,17 @@
 //! The words of a definition: `web-{1..9}` is a parameter, whose argument is one of `web-1` to `web-9`.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 
-use regex::Regex;
+use regex::bytes::{Regex, RegexBuilder};
 
-/// As many values as are listed one by one.
+use super::range::Range;
+
+/// With more values they are not listed one by one.
 const MAX_VALUES: usize = 64;
+/// Of a compiled regular expression.
+const MAX_REGEX_BYTES: usize = 1024 * 1024;
+/// Of one argument: it is matched before the policy is asked.
+const MAX_ARGUMENT_BYTES: usize = 4096;
 
 /// A word of a named command.
 #[derive(Clone, Debug)]
@@ -22,22 +27,14 @@ pub(super) enum Word {
 pub(super) struct Parameter {
     /// As configured.
     pub(super) text: String,
-    /// Matches the whole argument; a group for each range.
+    /// Matches the whole argument.
     regex: Regex,
-    ranges: Vec<Range>,
     /// Its first piece is a pattern of the configuration.
     begins_with_pattern: bool,
-    /// The names of the patterns in it.
-    pub(super) names: Vec<String>,
-    /// All that it may be, if these are few and known.
+    /// The patterns in it, by their names.
+    pub(super) patterns: Vec<(String, String)>,
+    /// All arguments that it accepts; empty: there are more than a few, or they are not known.
     pub(super) values: Vec<String>,
-}
-
-/// Numbers, all with this many digits at least.
-#[derive(Clone, Debug)]
-struct Range {
-    numbers: RangeInclusive<u64>,
-    digits: usize,
 }
 
 /// A part of a word.
@@ -46,7 +43,7 @@ enum Piece<'a> {
     Text(&'a str),
     Choice(Vec<&'a str>),
     Range(Range),
-    /// A pattern by its name.
+    /// A pattern, by its name.
     Pattern(&'a str),
 }
 
@@ -54,85 +51,98 @@ impl Word {
     /// Reads a word; `patterns` are regular expressions by the names that `{NAME}` has for them.
     ///
     /// # Errors
-    /// A range is empty, or a pattern is malformed.
+    /// A range is empty, or what is between braces is nothing that may be there.
     pub(super) fn parse(text: &str, patterns: &BTreeMap<String, String>) -> Result<Self, String> {
         let pieces = pieces(text, patterns)?;
-        let is_text = |piece: &Piece<'_>| matches!(piece, Piece::Text(_));
-        if pieces.iter().all(is_text) {
-            let text = pieces.iter().map(|piece| if let Piece::Text(text) = piece { *text } else { "" }).collect();
-            return Ok(Self::Fixed(text));
+        let texts: Option<String> = pieces.iter().map(|piece| piece.text()).collect();
+        match texts {
+            Some(text) => Ok(Self::Fixed(text)),
+            None => Parameter::new(text, &pieces, patterns).map(Self::Parameter),
         }
-        Parameter::new(text, &pieces, patterns).map(Self::Parameter)
     }
 }
 
 impl Parameter {
     fn new(text: &str, pieces: &[Piece<'_>], patterns: &BTreeMap<String, String>) -> Result<Self, String> {
         let expression = pieces.iter().map(|piece| piece.expression(patterns)).collect::<String>();
-        let regex = Regex::new(&format!(r"\A(?:{expression})\z")).map_err(|error| error.to_string())?;
-        let ranges =
-            pieces.iter().filter_map(|piece| if let Piece::Range(range) = piece { Some(range.clone()) } else { None });
-        let names = pieces
-            .iter()
-            .filter_map(|piece| if let Piece::Pattern(name) = piece { Some((*name).to_owned()) } else { None });
+        let regex = compile(&format!("^(?:{expression})$"))?;
+        let pattern = |piece: &Piece<'_>| match piece {
+            Piece::Pattern(name) => patterns.get_key_value(*name).map(|(name, text)| (name.clone(), text.clone())),
+            _ => None,
+        };
         Ok(Self {
             text: text.to_owned(),
             regex,
-            ranges: ranges.collect(),
             begins_with_pattern: matches!(pieces.first(), Some(Piece::Pattern(_))),
-            names: names.collect(),
+            patterns: pieces.iter().filter_map(pattern).collect(),
             values: values(pieces).unwrap_or_default(),
         })
     }
 
-    /// Whether an argument may stand in its place. One that a pattern begins is no option: `-` is only where the
-    /// configuration has it.
-    pub(super) fn accepts(&self, argument: &str) -> bool {
-        let Some(found) = self.regex.captures(argument) else { return false };
-        let numbers = found.iter().skip(1).flatten().map(|number| number.as_str());
-        let are_in_range = self.ranges.iter().zip(numbers).all(|(range, number)| range.contains(number));
-        are_in_range && !(self.begins_with_pattern && argument.starts_with('-'))
+    /// Whether an argument may stand in its place. One that begins with a pattern of the configuration is no option: `-` is only
+    /// where the configuration has it.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn check(&self, argument: &str) -> Result<(), String> {
+        if argument.len() > MAX_ARGUMENT_BYTES {
+            return Err(format!("is longer than {MAX_ARGUMENT_BYTES} bytes"));
+        }
+        if self.begins_with_pattern && argument.starts_with('-') {
+            return Err(format!("begins with \"-\", which {} does not accept", self.text));
+        }
+        if self.regex.is_match(argument.as_bytes()) {
+            return Ok(());
+        }
+        let patterns = self.patterns.iter().map(|(name, text)| format!("{{{name}}} is {text}")).collect::<Vec<_>>();
+        let explained = if patterns.is_empty() { String::new() } else { format!(", where {}", patterns.join(" and ")) };
+        Err(format!("does not match {}{explained}", self.text))
     }
 
-    /// A regular expression for what it accepts, for callers; of a range it has the digits alone.
-    pub(super) fn pattern(&self) -> String {
-        self.regex
-            .as_str()
-            .replacen(r"\A", "^", 1)
-            .strip_suffix(r"\z")
-            .map(|start| format!("{start}$"))
-            .unwrap_or_default()
-    }
-}
-
-impl Range {
-    fn contains(&self, text: &str) -> bool {
-        let number = text.parse::<u64>().ok().filter(|number| self.numbers.contains(number));
-        number.is_some_and(|number| self.print(number) == text)
-    }
-
-    fn print(&self, number: u64) -> String {
-        format!("{number:0digits$}", digits = self.digits)
+    /// A regular expression for what it accepts.
+    pub(super) fn pattern(&self) -> &str {
+        self.regex.as_str()
     }
 }
 
 impl Piece<'_> {
+    /// What is literal.
+    fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Choice(_) | Self::Range(_) | Self::Pattern(_) => None,
+        }
+    }
+
     /// The regular expression for it.
     fn expression(&self, patterns: &BTreeMap<String, String>) -> String {
         match self {
-            Self::Text(text) => regex::escape(text),
-            Self::Choice(all) => {
-                format!("(?:{})", all.iter().map(|one| regex::escape(one)).collect::<Vec<_>>().join("|"))
-            }
-            Self::Range(range) => {
-                let [least, most] =
-                    [range.numbers.start(), range.numbers.end()].map(|number| range.print(*number).len());
-                format!("([0-9]{{{least},{most}}})")
-            }
-            // checked by itself: no group of it is open, and none counts
+            Self::Text(text) => escape(text),
+            Self::Choice(all) => format!("(?:{})", all.iter().map(|one| escape(one)).collect::<Vec<_>>().join("|")),
+            Self::Range(range) => range.expression(),
+            // a regular expression by itself, so that nothing of it reaches out of the group
             Self::Pattern(name) => format!("(?:{})", patterns.get(*name).map_or("", String::as_str)),
         }
     }
+}
+
+/// Compiles a regular expression. Its classes are those of ASCII, as whoever writes `\d` expects of an argument.
+///
+/// # Errors
+/// It is malformed, or so large that matching would take long.
+pub(super) fn compile(expression: &str) -> Result<Regex, String> {
+    let builder = &mut RegexBuilder::new(expression);
+    builder.unicode(false).size_limit(MAX_REGEX_BYTES).build().map_err(|error| error.to_string())
+}
+
+/// The regular expression for a text. That of the crate escapes more than JavaScript accepts.
+fn escape(text: &str) -> String {
+    text.chars().fold(String::new(), |escaped, c| match c {
+        '\\' | '^' | '$' | '.' | '*' | '+' | '?' | '(' | ')' | '[' | ']' | '{' | '}' | '|' | '/' => {
+            escaped + "\\" + &c.to_string()
+        }
+        _ => escaped + &c.to_string(),
+    })
 }
 
 /// What a word consists of.
@@ -140,26 +150,28 @@ fn pieces<'a>(text: &'a str, patterns: &BTreeMap<String, String>) -> Result<Vec<
     let mut pieces = Vec::new();
     let (mut rest, mut scanned) = (text, 0);
     while let Some(open) = rest.get(scanned..).and_then(|after| after.find('{')).map(|at| at + scanned) {
-        let within = rest.get(open + 1..).and_then(|after| after.find('}').and_then(|end| after.get(..end)));
-        let group = within.map(|within| group(within, patterns)).transpose()?.flatten();
-        let (Some(within), Some(group)) = (within, group) else {
+        let before = rest.get(..open).unwrap_or_default();
+        let within = rest.get(open + 1..).and_then(|after| after.split_once('}')).map(|(within, _)| within);
+        // ${HOME} and {{.Names}} are for others
+        let is_ours = |within: &&str| !before.ends_with(['$', '{']) && !within.starts_with('{');
+        let group = within.filter(is_ours).and_then(|within| Some((within, group(within, patterns).transpose()?)));
+        let Some((within, group)) = group else {
             scanned = open + 1;
             continue;
         };
-        let before = rest.get(..open).unwrap_or_default();
-        // \{a,b} is the text {a,b}
+        let length = within.len() + 2;
         if let Some(before) = before.strip_suffix('\\') {
             pieces.push(Piece::Text(before));
             rest = rest.get(open..).unwrap_or_default();
-            scanned = within.len() + 2;
+            scanned = length;
             continue;
         }
-        pieces.extend([Piece::Text(before), group]);
-        rest = rest.get(open + within.len() + 2..).unwrap_or_default();
+        pieces.extend([Piece::Text(before), group?]);
+        rest = rest.get(open + length..).unwrap_or_default();
         scanned = 0;
     }
     pieces.push(Piece::Text(rest));
-    pieces.retain(|piece| !matches!(piece, Piece::Text("")));
+    pieces.retain(|piece| piece.text() != Some(""));
     Ok(pieces)
 }
 
@@ -168,35 +180,31 @@ fn group<'a>(within: &'a str, patterns: &BTreeMap<String, String>) -> Result<Opt
     if patterns.contains_key(within) {
         return Ok(Some(Piece::Pattern(within)));
     }
-    if let Some((from, to)) = within.split_once("..")
-        && let (Some(first), Some(last)) = (number(from), number(to))
-    {
-        if first > last {
-            return Err(format!("{{{within}}}: the range is empty"));
-        }
-        let is_padded = |text: &str| text.len() > 1 && text.starts_with('0');
-        let digits = if is_padded(from) || is_padded(to) { from.len().max(to.len()) } else { 1 };
-        return Ok(Some(Piece::Range(Range { numbers: first..=last, digits })));
+    if let Some(range) = Range::parse(within)? {
+        return Ok(Some(Piece::Range(range)));
     }
-    let is_plain =
-        |one: &str| !one.is_empty() && one.chars().all(|c| c.is_ascii_alphanumeric() || "._:/@%+=-".contains(c));
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._:/@%+=-".contains(c);
     let all: Vec<_> = within.split(',').collect();
-    Ok((all.len() > 1 && all.iter().all(|one| is_plain(one))).then_some(Piece::Choice(all)))
+    if all.len() > 1 && all.iter().all(|one| !one.is_empty() && one.chars().all(is_plain) && !one.contains("..")) {
+        return Ok(Some(Piece::Choice(all)));
+    }
+    // what looks like one of these is a mistake, rather than text of a shell or of awk
+    let is_meant = |c: char| is_plain(c) || matches!(c, ',' | '{') || (c == ' ' && all.len() > 1);
+    match !within.is_empty() && within.chars().all(is_meant) {
+        true => Err(format!(
+            "{{{within}}} is no range, no choice and not in parameters; literal text is written \\{{{within}}}"
+        )),
+        false => Ok(None),
+    }
 }
 
-fn number(text: &str) -> Option<u64> {
-    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
-}
-
-/// All that the pieces may be; `None`: too many, or not known.
+/// All that the pieces may be; `None`: more than a few, or not known.
 fn values(pieces: &[Piece<'_>]) -> Option<Vec<String>> {
     pieces.iter().try_fold(vec![String::new()], |all, piece| {
         let ends: Vec<String> = match piece {
             Piece::Text(text) => vec![(*text).to_owned()],
             Piece::Choice(some) => some.iter().map(|one| (*one).to_owned()).collect(),
-            Piece::Range(range) => {
-                range.numbers.clone().take(MAX_VALUES + 1).map(|number| range.print(number)).collect()
-            }
+            Piece::Range(range) => range.texts().take(MAX_VALUES + 1).collect(),
             Piece::Pattern(_) => return None,
         };
         let together = all.len() * ends.len() <= MAX_VALUES;
@@ -240,10 +248,10 @@ mod tests {
         ] {
             let parameter = parameter(word);
             for argument in accepted {
-                assert!(parameter.accepts(argument), "{word} {argument:?}");
+                assert_eq!(parameter.check(argument), Ok(()), "{word} {argument:?}");
             }
             for argument in refused {
-                assert!(!parameter.accepts(argument), "{word} {argument:?}");
+                assert!(parameter.check(argument).is_err(), "{word} {argument:?}");
             }
         }
     }
@@ -253,16 +261,14 @@ mod tests {
         for (word, text) in [
             ("", ""),
             ("{}", "{}"),
-            ("{a}", "{a}"),
             ("${HOME}", "${HOME}"),
+            ("${version}", "${version}"),
             ("{print $1, $2}", "{print $1, $2}"),
             (r#"{"a":1,"b":2}"#, r#"{"a":1,"b":2}"#),
             ("{{.Names}}", "{{.Names}}"),
-            ("{a,}", "{a,}"),
-            ("{1..x}", "{1..x}"),
-            ("{..}", "{..}"),
             ("{1..", "{1.."),
             (r"\{a,b}", "{a,b}"),
+            (r"\{a}", "{a}"),
             (r"x\{a,b}y\{1..2}", "x{a,b}y{1..2}"),
             (r"\{2,3\}", r"\{2,3\}"),
             (r"\{version}", "{version}"),
@@ -270,7 +276,41 @@ mod tests {
             assert!(matches!(Word::parse(word, &patterns()), Ok(Word::Fixed(fixed)) if fixed == text), "{word}");
         }
         assert_eq!(parameter(r"\{a,b}{c,d}").values, ["{a,b}c", "{a,b}d"]);
-        assert_eq!(parameter("{{c,d}").values, ["{c", "{d"]);
+    }
+
+    #[test]
+    fn what_is_likely_a_mistake_is_refused() {
+        for word in [
+            "{a}",
+            "{missing}",
+            "{a,}",
+            "{,a}",
+            "{a, b}",
+            "{1..x}",
+            "{..}",
+            "{1-9}",
+            "{1...9}",
+            "{a..z}",
+            "{1..9..2}",
+            "{-1..3}",
+            "{1..3,5}",
+            "{1..99999999999999999999}",
+            "{app,web-{1..3}}",
+            "x{version }{a}",
+        ] {
+            let fault = Word::parse(word, &patterns()).unwrap_err();
+            assert!(fault.contains("literal text is written"), "{word}: {fault}");
+        }
+        assert!(Word::parse("{9..1}", &patterns()).unwrap_err().contains("{9..1}: the range is empty"));
+    }
+
+    #[test]
+    fn what_is_refused_says_why() {
+        let why = |word: &str, argument: &str| parameter(word).check(argument).unwrap_err();
+        assert_eq!(why("web-{1..9}", "x"), "does not match web-{1..9}");
+        assert_eq!(why("{version}", "x"), "does not match {version}, where {version} is v[0-9.]+|latest");
+        assert_eq!(why("{any}", "-x"), "begins with \"-\", which {any} does not accept");
+        assert_eq!(why("{any}", &"x".repeat(MAX_ARGUMENT_BYTES + 1)), "is longer than 4096 bytes");
     }
 
     #[test]
@@ -279,11 +319,11 @@ mod tests {
         assert_eq!(parameter("{1..64}").values.len(), 64);
         assert!(parameter("{1..65}").values.is_empty());
         assert!(parameter("{version}").values.is_empty());
-        assert_eq!(parameter("web-{1..10}").pattern(), r"^(?:web\-([0-9]{1,2}))$");
-    }
-
-    #[test]
-    fn empty_ranges_are_refused() {
-        assert!(Word::parse("{9..1}", &patterns()).unwrap_err().contains("{9..1}"));
+        assert_eq!(parameter("web-{1..10}").pattern(), "^(?:web-(?:[1-9]|10))$");
+        // those are all that it accepts
+        for word in ["{a,b}-{1..2}", "{9..12}{1..5}", "{01..12}", "{98..103}"] {
+            let parameter = parameter(word);
+            assert!(parameter.values.iter().all(|value| parameter.check(value).is_ok()), "{word}");
+        }
     }
 }

@@ -82,6 +82,11 @@ impl Condition {
         eval_expression(request, entities, &self.expression) == Ok(EvalResult::Bool(true))
     }
 
+    /// Whether it looks at such an attribute of the context.
+    pub(super) fn looks_at(&self, is_such: impl Fn(&str) -> bool) -> bool {
+        self.attributes.iter().any(|attribute| is_such(&attribute.0.join(".")))
+    }
+
     /// Whether it cannot hold because of another one that does not, as `context.timeout < …` after `context has timeout`.
     pub(super) fn follows(&self, other: &Self) -> bool {
         let guarded = |attribute: &Attribute| other.guards.iter().any(|guard| attribute.0.starts_with(&guard.0));
@@ -89,9 +94,17 @@ impl Condition {
     }
 
     /// Its text, and the values that it looks at: `context.user == "nobody" (user is "root")`. `missing` says why the
-    /// context lacks an attribute.
-    pub(super) fn explain(&self, request: &Request, missing: impl Fn(&str) -> String) -> String {
+    /// context lacks an attribute; the values of those that are `hidden` are not for the caller.
+    pub(super) fn explain(
+        &self,
+        request: &Request,
+        missing: impl Fn(&str) -> String,
+        hidden: impl Fn(&str) -> bool,
+    ) -> String {
         let detail = |attribute: &Attribute| match (attribute.value(request), &self.list) {
+            _ if hidden(&attribute.0.join(".")) => {
+                format!("{} is set by the named command", attribute.0.join("."))
+            }
             (None, _) => missing(&attribute.0.join(".")),
             (Some(EvalResult::Set(set)), Some(list)) => {
                 let is_listed = |value: &&EvalResult| !matches!(value, EvalResult::String(text) if list.contains(text));
@@ -146,8 +159,12 @@ fn conjuncts(expr: &Arc<Expr>, needed: bool, all: &mut Vec<Arc<Expr>>) {
 pub(super) fn named_commands(rule: &Template) -> Vec<String> {
     let is_name = |expr: &Expr| path(expr).is_some_and(|path| path == ["named_command"]);
     let names = |expr: &Expr| match expr {
-        Expr::BinaryOp { op: BinaryOp::Eq | BinaryOp::NotEq, left, right } if is_name(left) => literal(right),
-        Expr::BinaryOp { op: BinaryOp::Eq | BinaryOp::NotEq, left, right } if is_name(right) => literal(left),
+        Expr::BinaryOp { op: BinaryOp::Eq | BinaryOp::NotEq, left, right } if is_name(left) => {
+            literal(right).map(|name| vec![name])
+        }
+        Expr::BinaryOp { op: BinaryOp::Eq | BinaryOp::NotEq, left, right } if is_name(right) => {
+            literal(left).map(|name| vec![name])
+        }
         Expr::BinaryOp { op: BinaryOp::Contains, left, right } if is_name(right) => literals(left),
         _ => None,
     };
@@ -210,13 +227,13 @@ fn union<T: PartialEq>(mut one: Vec<T>, other: Vec<T>) -> Vec<T> {
 /// The texts of a set of literals; `None`: it is something else.
 fn literals(expr: &Expr) -> Option<Vec<String>> {
     let Expr::Set(elements) = expr else { return None };
-    elements.iter().try_fold(Vec::new(), |all, element| Some([all, literal(element)?].concat()))
+    elements.iter().map(|element| literal(element)).collect()
 }
 
-/// A text, as the only one of a list; `None`: it is something else.
-fn literal(expr: &Expr) -> Option<Vec<String>> {
+/// The text of a literal; `None`: it is something else.
+fn literal(expr: &Expr) -> Option<String> {
     match expr {
-        Expr::Literal(Literal::String(text)) => Some(vec![text.to_string()]),
+        Expr::Literal(Literal::String(text)) => Some(text.to_string()),
         _ => None,
     }
 }

@@ -39,7 +39,7 @@ impl Variables {
 }
 
 /// Whether no program derives from it what to run, load or write.
-pub(crate) fn is_harmless(name: &str) -> bool {
+pub(super) fn is_harmless(name: &str) -> bool {
     HARMLESS.iter().any(|harmless| match harmless.strip_suffix('*') {
         Some(prefix) => name.starts_with(prefix),
         None => name == *harmless,

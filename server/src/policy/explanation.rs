@@ -1,7 +1,7 @@
 //! Why a call is denied: the rule that came nearest to permitting it, and its conditions that do not hold.
 //!
 //! Whoever is denied hears of the rules that are about this identity, by their principal, and of no others; and of values,
-//! of those of the request alone.
+//! of those of the request alone, and not of what the definition of a named command makes of it.
 
 use std::cmp::Reverse;
 
@@ -90,8 +90,13 @@ impl Policy {
 }
 
 impl Denied<'_> {
+    /// Of a named command not what its definition decides: who may not run it learns nothing of that.
     fn holds(&self, condition: &Condition) -> bool {
-        condition.holds(self.request, self.entities)
+        condition.holds(self.request, self.entities) && !condition.looks_at(|attribute| self.is_hidden(attribute))
+    }
+
+    fn is_hidden(&self, attribute: &str) -> bool {
+        matches!(self.subject, Subject::Command(facts) if facts.is_defined(attribute))
     }
 
     /// Whether the rule is about the caller, by its scope and by what its clauses say of the principal alone.
@@ -147,7 +152,7 @@ impl Denied<'_> {
     }
 
     fn explain(&self, condition: &Condition) -> String {
-        condition.explain(self.request, |attribute| match self.subject {
+        let missing = |attribute: &str| match self.subject {
             Subject::Command(facts) => facts.why_missing(attribute),
             Subject::Port(used) => used.why_missing(attribute).to_owned(),
             Subject::File(_) => match attribute {
@@ -155,6 +160,7 @@ impl Denied<'_> {
                 _ => "there is no such user".to_owned(),
             },
             _ => format!("{attribute} is not known"),
-        })
+        };
+        condition.explain(self.request, missing, |attribute| self.is_hidden(attribute))
     }
 }

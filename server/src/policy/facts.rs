@@ -9,6 +9,7 @@ use telexec_engine::ResolvedCommand;
 use telexec_executor::{Command, Program};
 use telexec_shell::Analysis;
 
+use super::environment::is_harmless;
 use crate::analysis::{CommandAnalysis, is_quick};
 
 /// A command, resolved on this machine and analysed.
@@ -49,6 +50,16 @@ impl Facts {
         context <= MAX_QUICK_BYTES && is_quick(command)
     }
 
+    /// Whether the configuration defines what the command is.
+    pub(crate) fn are_of_named_command(&self) -> bool {
+        self.command.named_command().is_some()
+    }
+
+    /// Whether an attribute of the context is what the definition of a named command makes it.
+    pub(super) fn is_defined(&self, attribute: &str) -> bool {
+        self.are_of_named_command() && DEFINED.contains(&attribute.split('.').next().unwrap_or_default())
+    }
+
     /// The analysis, which may be used elsewhere too.
     pub(crate) fn shared_analysis(&self) -> Arc<CommandAnalysis> {
         Arc::clone(&self.analysis)
@@ -61,9 +72,10 @@ impl Facts {
 
     /// The environment variables that the request sets: directly, and in its text as far as that is understood.
     pub(crate) fn variables(&self) -> BTreeSet<&str> {
-        // these are its definition's; callers may only give harmless ones
-        if self.command.named_command().is_some() {
-            return BTreeSet::new();
+        // the others are its definition's: callers may give harmless ones alone
+        if self.are_of_named_command() {
+            let given = self.command.environment().keys().map(String::as_str);
+            return given.filter(|name| is_harmless(name)).collect();
         }
         let inherited = self.place.iter().flat_map(|place| &place.variables).map(String::as_str);
         let inherited: BTreeSet<_> = inherited.chain(SHELLS_OWN).collect();
@@ -130,6 +142,21 @@ impl Facts {
         known.into_iter().chain(maybe_known).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 }
+
+/// What definitions of named commands decide.
+const DEFINED: [&str; 11] = [
+    "argv",
+    "command",
+    "environment",
+    "programs",
+    "shell",
+    "timeout",
+    "understood",
+    "user",
+    "user_id",
+    "uses_sudo",
+    "working_directory",
+];
 
 /// Variables that shells set for their programs anyway.
 const SHELLS_OWN: [&str; 4] = ["OLDPWD", "PWD", "SHLVL", "_"];

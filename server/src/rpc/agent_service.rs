@@ -8,7 +8,7 @@ use telexec_executor::InvalidCommand;
 use telexec_proto::convert::{command_from_wire, error_to_status};
 use telexec_proto::v1::agent_service_server::AgentService;
 use telexec_proto::v1::{CheckCommandRequest, CheckCommandResponse, GetAgentRequest, GetAgentResponse};
-use telexec_shell::permission_pattern;
+use telexec_shell::{Analysis, permission_pattern};
 use tonic::{Request, Response, Status};
 
 use crate::admission::Stack;
@@ -18,6 +18,8 @@ use crate::call::{Call, Rpc};
 use crate::config::Config;
 use crate::hostname::hostname;
 use crate::identity::Identity;
+use crate::named_command::Resolved;
+use crate::policy::Decision;
 use crate::tls::Tls;
 
 pub(crate) struct Agent {
@@ -43,7 +45,7 @@ impl AgentService for Agent {
         self.stack.permit(&call).await.map_err(|error| error_to_status(&error))?;
         let engine = &self.stack.engine;
         let system = rustix::system::uname();
-        Ok(Response::new(GetAgentResponse {
+        let answer = GetAgentResponse {
             version: env!("CARGO_PKG_VERSION").into(),
             hostname: hostname(),
             os: std::env::consts::OS.into(),
@@ -59,7 +61,8 @@ impl AgentService for Agent {
             ended_executions: self.stack.metrics.ended(),
             refusals: self.stack.metrics.refusals(),
             named_commands: self.stack.named_commands.list(),
-        }))
+        };
+        counted(&call.reservation, answer)
     }
 
     async fn check_command(
@@ -70,21 +73,33 @@ impl AgentService for Agent {
         let CheckCommandRequest { request: asked, identity } = request.into_inner();
         let asked = asked.ok_or_else(|| invalid(InvalidCommand::new("request", "is missing")))?;
         let command = command_from_wire(asked, None).map_err(invalid)?;
+        let Resolved { command, refusal } = self.stack.named_commands.resolve(command);
         let caller = self.about(&call, &identity).await?;
         // evaluating it costs as much as a start
         self.stack.start_limiter.count(&call.caller.identity).map_err(|error| error_to_status(&error))?;
         let judged = self.stack.judge(&call, caller, Rpc::Execute, command).await;
         let (facts, decision) = judged.map_err(|error| error_to_status(&error))?;
-        let analysis = facts.analysis();
-        let answer = CheckCommandResponse {
-            allowed: decision.allowed,
-            reason: decision.reason,
-            permission_pattern: permission_pattern(analysis).unwrap_or_default(),
-            uses_sudo: analysis.uses_sudo,
-            programs: analysis.programs.clone(),
-            missing: decision.missing,
+        if let (true, Some(refusal)) = (decision.allowed, refusal) {
+            return Err(error_to_status(&refusal));
+        }
+        let Decision { allowed, reason, missing, .. } = decision;
+        let answer = CheckCommandResponse { allowed, reason, missing, ..Default::default() };
+        // who may not run a named command learns nothing of its definition
+        let answer = match allowed || !facts.are_of_named_command() {
+            true => with_analysis(answer, facts.analysis()),
+            false => answer,
         };
         counted(&call.reservation, answer)
+    }
+}
+
+/// What the command runs.
+fn with_analysis(answer: CheckCommandResponse, analysis: &Analysis) -> CheckCommandResponse {
+    CheckCommandResponse {
+        permission_pattern: permission_pattern(analysis).unwrap_or_default(),
+        uses_sudo: analysis.uses_sudo,
+        programs: analysis.programs.clone(),
+        ..answer
     }
 }
 

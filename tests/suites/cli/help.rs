@@ -141,7 +141,7 @@ async fn every_subcommand_has_help_that_tells_only_of_what_is_there() {
         seen.push(line.join(" "));
     }
     seen.sort();
-    let all = "|attach|certs|certs crl|certs enroll|certs init|certs issue|certs list|certs renew|certs revoke|certs serve|certs show|certs token|check|completions|config|config path|config show|connect|cp|exec|fleet|fleet attach|fleet cp|fleet get|fleet info|fleet kill|fleet ping|fleet ps|forward|info|input|kill|logs|man|mcp|ping|ps|ssh|tool|wait";
+    let all = "|attach|certs|certs crl|certs enroll|certs init|certs issue|certs list|certs renew|certs revoke|certs serve|certs show|certs token|check|commands|completions|config|config path|config show|connect|cp|exec|fleet|fleet attach|fleet cp|fleet get|fleet info|fleet kill|fleet ping|fleet ps|forward|info|input|kill|logs|man|mcp|ping|ps|ssh|tool|wait";
     assert_eq!(seen.join("|"), all);
 }
 
@@ -185,7 +185,8 @@ async fn every_example_is_a_valid_command_line() {
 
 #[tokio::test]
 async fn the_short_help_fits_a_screen_and_the_long_one_has_all_flags() {
-    for subcommand in ["exec", "check", "ps", "attach", "input", "kill", "logs", "wait", "tool", "mcp", "ping", "info"]
+    for subcommand in
+        ["exec", "check", "ps", "attach", "input", "kill", "logs", "wait", "tool", "mcp", "ping", "info", "commands"]
     {
         let (short, long) = (say(&[subcommand, "-h"]).await, say(&[subcommand, "--help"]).await);
         let (short, long) = (short.answer(), long.answer());

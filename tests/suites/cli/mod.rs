@@ -22,6 +22,7 @@ mod help;
 mod input;
 mod logs;
 mod lying_agent;
+mod named_commands;
 mod reconnect;
 mod terminal;
 mod tool;

@@ -9,6 +9,7 @@ use tokio::process::Command;
 mod ends;
 mod faults;
 mod http;
+mod named_commands;
 mod output;
 mod ruled;
 

@@ -137,6 +137,26 @@ async fn who_is_on_call_says_why() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_run_what_is_defined() {
+    let ruled = agent("named-commands.cedar");
+    let named = |words: &[&str]| Command::argv(words.iter().copied());
+    let deploy = || named(&["@deploy", "v1.2"]);
+    let check = async |name: &str, command: CommandBuilder| ruled.check(name, command).await.allowed;
+    assert!(check("ops-bob", named(&["@restart-web", "web-3"])).await);
+    assert!(check("ops-bob", deploy().reason("INC-4711")).await);
+    assert!(check("admin-anna", deploy()).await);
+    assert!(check("admin-anna", sh("true").env("ANY", "1")).await);
+    for command in [
+        deploy(),
+        named(&["/usr/local/bin/deploy", "--version", "v1.2"]).user("nobody").reason("INC-4711"),
+        named(&["systemctl", "restart", "web-3"]),
+        sh("@restart-web web-3"),
+    ] {
+        assert!(!check("ops-bob", command.clone()).await, "{command:?}");
+    }
+}
+
 /// `telexec info`, `ps` and `check`, which the comments and the guides tell them to use.
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_may_run_something_may_look_too() {
@@ -144,6 +164,7 @@ async fn whoever_may_run_something_may_look_too() {
         ("read-only-operators.cedar", &["admin-anna", "ops-bob"][..]),
         ("sandbox-orchestrator.cedar", &["orchestrator"]),
         ("break-glass.cedar", &["ci-deploy", "on-call-anna"]),
+        ("named-commands.cedar", &["admin-anna", "ops-bob"]),
     ] {
         let ruled = agent(example);
         for name in names {

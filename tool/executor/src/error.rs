@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::errno::{self, EAGAIN, EDQUOT, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC, ENOTDIR};
 use crate::text::{counted, printable};
-use crate::{ExecutionId, ExecutionInfo, FileError, FilePath};
+use crate::{ExecutionId, ExecutionInfo, FileError, FilePath, asked_named_command};
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
@@ -169,6 +169,9 @@ impl SpawnError {
         }
         if self.stage == SpawnStage::User && self.is_not_found() {
             return "no such user".into();
+        }
+        if self.stage == SpawnStage::Exec && self.is_not_found() && asked_named_command(&[&self.subject]).is_some() {
+            return "no such named command".into();
         }
         errno::text(self.errno).into()
     }

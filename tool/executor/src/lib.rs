@@ -25,7 +25,7 @@ pub mod trace;
 mod watch;
 
 pub use command::{Command, CommandBuilder, Descendants, DuplicatePolicy, Fingerprint, OnDisconnect};
-pub use command::{NAMED_COMMAND, Program, ResourceLimits, TerminalSize, USER_SHELL};
+pub use command::{NAMED_COMMAND, Program, ResourceLimits, TerminalSize, USER_SHELL, asked_named_command};
 pub use error::{ExecutorError, InvalidCommand, SpawnError, SpawnStage};
 pub use event::{Event, ExitCause, Exited, Output, OutputStream, Started, StreamTotals, Usage};
 pub use executor::{Attach, Execution, ExecutionInfo, ExecutionState, Executor, Input, ListPage, ListQuery};

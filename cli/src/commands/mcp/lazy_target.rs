@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use crate::config::ResolvedTarget;
 use crate::connect::{ReconnectArgs, Session};
-use crate::output::Failure;
+use crate::output::{Failure, exit};
 
 /// How long to wait until agents have received cancellations; clients kill servers soon after.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -57,8 +57,10 @@ impl LazyTarget {
     ///
     /// # Errors
     /// It did not answer, or refuses to.
-    pub(super) async fn named_commands(&self) -> Result<Vec<NamedCommand>, ExecutorError> {
-        Ok(self.reached().await?.agent.info().await?.named_commands)
+    pub(super) async fn named_commands(&self) -> Result<Vec<NamedCommand>, Failure> {
+        let reached = self.reached().await.map_err(|error| Failure::new(exit::LOST, &error))?;
+        let info = reached.agent.info().await;
+        Ok(info.map_err(|error| Failure::new(exit::of_error(&error), &error).context(&self.name))?.named_commands)
     }
 
     async fn executor(&self) -> Result<&Resuming, ExecutorError> {

@@ -1,7 +1,7 @@
 //! `telexec mcp`: serves the tools of targets over the Model Context Protocol, on standard input and output or by HTTP.
 //!
-//! `server` is the protocol, `named_commands` the tools for those, `lazy_target` runs the commands, `progress` sends their output meanwhile, `transport` is
-//! standard input and output, and `http` the other one.
+//! `server` is the protocol, `named_commands` the tools for those, `lazy_target` runs the commands, `progress` sends their
+//! output meanwhile, `transport` is standard input and output, and `http` the other one.
 
 mod http;
 mod lazy_target;
@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use rmcp::service::{ServerInitializeError, serve_server_with_ct};
 use telexec_executor::Files;
 use telexec_tool::Tool;
@@ -97,10 +97,7 @@ async fn serve(args: &McpArgs, targets: &[Arc<LazyTarget>], calls: Calls) -> Res
 
 /// The same for the named commands of the targets.
 async fn serve_commands(args: &McpArgs, targets: &[Arc<LazyTarget>], calls: Calls) -> Result<u8, Failure> {
-    let mut all = Vec::new();
-    for target in targets {
-        all.push(named_commands::tools(&args.options, target, targets.len() > 1).await?);
-    }
+    let all = try_join_all(targets.iter().map(|target| named_commands::tools(&args.options, target))).await?;
     let Some(address) = args.http.listen else {
         return stdio(Server::new(all, &named_commands::ABOUT, calls.clone()), calls.stop).await;
     };

@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use super::progress::Progress;
 
 /// The parameter that selects one of several targets.
-pub(super) const TARGET: &str = "target";
+const TARGET: &str = "target";
 /// The target that ends with this process.
 const LOCAL: &str = "local";
 /// The header that names a session.

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::{
-    Command, Descendants, DuplicatePolicy, NAMED_COMMAND, OnDisconnect, Options, Program, ResourceLimits, TerminalSize,
+    Command, Descendants, DuplicatePolicy, OnDisconnect, Options, Program, ResourceLimits, TerminalSize,
+    asked_named_command,
 };
 use crate::id::matches_name_grammar;
 use crate::{ExecutionId, InvalidCommand, TraceContext};
@@ -33,10 +34,9 @@ impl CommandBuilder {
         Self { program, shell, login, options }
     }
 
-    /// Makes it what the named command of this name runs: this program with these arguments, in place of its own.
-    pub fn defined_as(mut self, name: impl Into<String>, argv: Vec<String>) -> Self {
+    /// A program and its arguments, in place of what it ran.
+    pub fn argv(mut self, argv: Vec<String>) -> Self {
         self.program = Program::Argv(argv);
-        self.options.named_command = Some(name.into());
         self
     }
 
@@ -60,7 +60,7 @@ impl CommandBuilder {
 
     /// The user, if none is set yet. Nothing for a [named command](super::NAMED_COMMAND): its definition says as whom it runs.
     pub fn default_user(self, name: impl Into<String>) -> Self {
-        let is_named = matches!(&self.program, Program::Argv(argv) if argv.first().is_some_and(|program| program.starts_with(NAMED_COMMAND)));
+        let is_named = matches!(&self.program, Program::Argv(argv) if asked_named_command(argv).is_some());
         if is_named || self.options.user.is_some() { self } else { self.user(name) }
     }
 

@@ -30,8 +30,14 @@ pub struct Command {
 pub const USER_SHELL: &str = "$SHELL";
 
 /// Before the name of a named command, as the program of a command: the agent's configuration has what that runs. The arguments
-/// are for its parameters.
+/// are for its parameters. What has a slash in it is the path of a program.
 pub const NAMED_COMMAND: char = '@';
+
+/// The name of the [named command](NAMED_COMMAND) that a program and its arguments ask for.
+pub fn asked_named_command(argv: &[impl AsRef<str>]) -> Option<&str> {
+    let program = argv.first()?.as_ref();
+    program.strip_prefix(NAMED_COMMAND).filter(|name| !name.contains('/'))
+}
 
 /// What a command runs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -119,13 +125,15 @@ impl Command {
         CommandBuilder::new(Program::Argv(argv.into_iter().map(Into::into).collect()))
     }
 
-    /// The name of the [named command](NAMED_COMMAND) that it asks for, or that it was defined as.
+    /// The name of the [named command](NAMED_COMMAND) that it is. One that only asks for such a command has none.
     pub fn named_command(&self) -> Option<&str> {
-        let asked = match &self.program {
-            Program::Argv(argv) => argv.first().and_then(|program| program.strip_prefix(NAMED_COMMAND)),
-            Program::Shell { .. } => None,
-        };
-        self.options.named_command.as_deref().or(asked)
+        self.options.named_command.as_deref()
+    }
+
+    /// The same command, which is the named command of this name.
+    pub fn with_named_command(mut self, name: impl Into<String>) -> Self {
+        self.options.named_command = Some(name.into());
+        self
     }
 
     /// A builder with all that this command is.

@@ -127,25 +127,12 @@ impl BashTool {
             .map_err(malformed)
     }
 
-    /// Runs a command and answers with what it came to. `timeout`: how long it may take, if that is known.
-    pub(crate) async fn run_to_end(
+    /// Runs a command to its end. Dropping this ends it.
+    pub(crate) async fn run(
         &self,
         command: Command,
-        timeout: Option<Duration>,
-        context: ToolContext,
-    ) -> Result<ToolResult, ToolError> {
-        match context.cancel.run_until_cancelled(self.run(command, context.output)).await {
-            Some(Ok(ran)) => {
-                let timeout = timeout.unwrap_or(ran.exited.wall_time);
-                self.result(ran, timeout)
-            }
-            Some(Err(error)) => self.failure(error),
-            None => Err(ToolError::Cancelled),
-        }
-    }
-
-    /// Runs a command to its end. Dropping this ends it.
-    async fn run(&self, command: Command, listener: Option<mpsc::Sender<Output>>) -> Result<Ran, ExecutorError> {
+        listener: Option<mpsc::Sender<Output>>,
+    ) -> Result<Ran, ExecutorError> {
         let mut execution = self.commands.execute(command).await?;
         let mut capture = Capture::new(self.max_output_characters.saturating_sub(WORDS_CHARACTERS));
         while let Some(event) = execution.next().await {
@@ -171,7 +158,7 @@ impl BashTool {
     }
 
     /// What a command that ran comes to.
-    fn result(&self, ran: Ran, timeout: Duration) -> Result<ToolResult, ToolError> {
+    pub(crate) fn result(&self, ran: Ran, timeout: Duration) -> Result<ToolResult, ToolError> {
         let (stdout, stderr) = ran.capture.into_texts(&ran.exited);
         let exit_code = ran.exited.exit_code();
         let output = BashOutput::of(&ran.exited, &stdout, &stderr);
@@ -199,7 +186,7 @@ impl BashTool {
     }
 
     /// What a command that did not run, or was lost, comes to.
-    fn failure(&self, error: ExecutorError) -> Result<ToolResult, ToolError> {
+    pub(crate) fn failure(&self, error: ExecutorError) -> Result<ToolResult, ToolError> {
         match error {
             ExecutorError::Spawn(error) => {
                 if error.stage == SpawnStage::Chdir {
@@ -220,9 +207,16 @@ impl BashTool {
 }
 
 /// A command that ran: how it ended, and what it wrote.
-struct Ran {
+pub(crate) struct Ran {
     exited: Exited,
     capture: Capture,
+}
+
+impl Ran {
+    /// From its start to its end.
+    pub(crate) fn wall_time(&self) -> Duration {
+        self.exited.wall_time
+    }
 }
 
 /// What a model asks for.
@@ -266,7 +260,11 @@ impl Tool for BashTool {
             return Err(ToolError::failed("Command blocked by safety policy: sudo is not permitted"));
         }
         let command = self.command(&call, &context)?;
-        self.run_to_end(command, Some(call.timeout), context).await
+        match context.cancel.run_until_cancelled(self.run(command, context.output)).await {
+            Some(Ok(ran)) => self.result(ran, call.timeout),
+            Some(Err(error)) => self.failure(error),
+            None => Err(ToolError::Cancelled),
+        }
     }
 
     fn is_destructive(&self) -> bool {
