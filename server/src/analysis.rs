@@ -41,7 +41,8 @@ fn analyze_command(command: &Command, shell: Option<&str>) -> Analysis {
         Program::Argv(argv) => analyze_argv(argv),
     };
     let text = command.text();
-    if command.environment().keys().any(|name| decides(name) || decides_reading(name, &text)) {
+    let decides = |name: &String| decides(name) || decides_reading(name, &text) || analysis.evaluated.contains(name);
+    if command.environment().keys().any(decides) {
         analysis.not_understood(ASSIGNED);
     }
     analysis

@@ -149,19 +149,27 @@ impl Stack {
         self.evaluator.in_turn(identity, decide).await
     }
 
-    /// What `decide` decides now. If it denies, it is asked again with an explanation, on a thread of its own and in the turn
-    /// of the identity that calls: what takes long must not hold up other calls.
+    /// What `decide` decides now. If it denies, it is asked again with an explanation. That, and all of it where the policy is
+    /// long, is done on other threads and in the turn of the identity that calls: it must not hold up other calls.
     pub(crate) async fn explain_denial<T: Send + 'static>(
         &self,
         call: &Call,
         decide: impl Fn(&Self, &Call, Detail) -> (Decision, Result<T, ExecutorError>) + Send + 'static,
     ) -> (Decision, Result<T, ExecutorError>) {
-        let decided = decide(self, call, Detail::Verdict);
-        if !matches!(decided.1, Err(ExecutorError::Denied { .. })) {
-            return decided;
+        let denies = |decided: &(_, Result<T, ExecutorError>)| matches!(decided.1, Err(ExecutorError::Denied { .. }));
+        let is_quick = self.policy.as_ref().is_none_or(|policy| policy.current().is_quick);
+        if is_quick {
+            let decided = decide(self, call, Detail::Verdict);
+            if !denies(&decided) {
+                return decided;
+            }
         }
         let (this, about) = (self.clone(), call.clone());
-        let explain = move || decide(&this, &about, Detail::Explained);
+        let explain = move || {
+            let decided = (!is_quick).then(|| decide(&this, &about, Detail::Verdict));
+            let permitted = decided.filter(|decided| !denies(decided));
+            permitted.unwrap_or_else(|| decide(&this, &about, Detail::Explained))
+        };
         let explained = self.evaluator.in_turn(call.caller.identity.as_str(), explain).await;
         explained.unwrap_or_else(|error| (Decision::default(), Err(error)))
     }

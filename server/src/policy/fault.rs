@@ -28,11 +28,18 @@ pub enum PolicyError {
 
 /// The source text of a policy.
 pub(super) struct Source<'a> {
-    pub(super) path: &'a Path,
-    pub(super) text: &'a str,
+    path: &'a Path,
+    text: &'a str,
+    /// Where the lines after the first begin.
+    lines: Vec<usize>,
 }
 
-impl Source<'_> {
+impl<'a> Source<'a> {
+    pub(super) fn new(path: &'a Path, text: &'a str) -> Self {
+        let lines = text.match_indices('\n').map(|(at, _)| at + 1).collect();
+        Self { path, text, lines }
+    }
+
     pub(super) fn invalid(&self, mut faults: Vec<String>) -> PolicyError {
         // in the order of the text
         faults.sort_by_cached_key(|fault| (self.line_in(fault), fault.clone()));
@@ -68,13 +75,16 @@ impl Source<'_> {
         format!("{}:{line}: {fault}", self.path.display())
     }
 
-    /// The line where a rule begins; 0: unknown.
-    pub(super) fn line_of(&self, rule: &str) -> usize {
-        self.text.find(rule).map_or(0, |offset| self.line(offset))
+    /// The line where a rule begins, most likely after this offset, which becomes that of its end; 0: unknown.
+    pub(super) fn line_after(&self, offset: &mut usize, rule: &str) -> usize {
+        let later = self.text.get(*offset..).and_then(|rest| rest.find(rule)).map(|at| *offset + at);
+        let Some(begin) = later.or_else(|| self.text.find(rule)) else { return 0 };
+        *offset = begin + rule.len();
+        self.line(begin)
     }
 
     fn line(&self, offset: usize) -> usize {
-        self.text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
+        self.lines.partition_point(|line| *line <= offset) + 1
     }
 
     fn line_in(&self, fault: &str) -> usize {

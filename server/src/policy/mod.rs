@@ -195,7 +195,7 @@ impl Policy {
         roles: Option<&Roles>,
         agent: AgentFacts,
     ) -> Result<Self, PolicyError> {
-        let source = Source { path, text };
+        let source = Source::new(path, text);
         let schema = schema().map_err(|error| source.invalid(vec![error]))?;
         let set: PolicySet = text.parse().map_err(|error: cedar_policy::ParseErrors| {
             source.invalid(error.iter().map(|error| source.located(error)).collect())
@@ -205,7 +205,7 @@ impl Policy {
         let checked = Validator::new(schema.0).validate(&set, ValidationMode::Strict);
         faults.extend(checked.validation_errors().map(|error| source.located_in(set.policy(error.policy_id()), error)));
         if let Some(roles) = roles {
-            faults.extend(unknown_roles(&set, &schema.1, roles, &source));
+            faults.extend(unknown_roles(&set, &rules, &schema.1, roles, &source));
             faults.extend(unknown_commands(&set, &rules, &agent.named_commands, &source));
         }
         if !faults.is_empty() {
@@ -420,13 +420,17 @@ fn schema() -> Result<(Schema, Names), String> {
 /// All rules by id. Faults in their annotations are added to `faults`.
 fn rules(set: &PolicySet, source: &Source<'_>, faults: &mut Vec<String>) -> HashMap<PolicyId, Rule> {
     for template in set.templates() {
-        let line = source.line_of(&template.to_cedar());
+        let line = source.line_after(&mut 0, &template.to_cedar());
         faults.push(source.at(line, "templates are not supported: name a principal and a resource"));
     }
     let mut rules = HashMap::new();
     let mut names = HashSet::new();
-    for policy in set.policies() {
-        let line = source.line_of(&policy.to_cedar().unwrap_or_default());
+    let mut policies: Vec<_> = set.policies().collect();
+    // by the numbers that Cedar gives them, in the order of the text
+    policies.sort_by_cached_key(|policy| policy.id().to_string().trim_start_matches("policy").parse::<usize>().ok());
+    let mut end = 0;
+    for policy in policies {
+        let line = source.line_after(&mut end, &policy.to_cedar().unwrap_or_default());
         match Rule::new(policy, line) {
             Ok(rule) if !names.insert(rule.name.clone()) => {
                 faults.push(source.at(line, &format!("another rule has the id {:?} too", rule.name)));
@@ -439,9 +443,16 @@ fn rules(set: &PolicySet, source: &Source<'_>, faults: &mut Vec<String>) -> Hash
 }
 
 /// Roles that the configuration lacks, most likely typos.
-fn unknown_roles(set: &PolicySet, names: &Names, roles: &Roles, source: &Source<'_>) -> Vec<String> {
+fn unknown_roles(
+    set: &PolicySet,
+    rules: &HashMap<PolicyId, Rule>,
+    names: &Names,
+    roles: &Roles,
+    source: &Source<'_>,
+) -> Vec<String> {
     let unknown = |policy: &cedar_policy::Policy| {
-        let line = source.line_of(&policy.to_cedar().unwrap_or_default());
+        let search = || source.line_after(&mut 0, &policy.to_cedar().unwrap_or_default());
+        let line = rules.get(policy.id()).map_or_else(search, |rule| rule.line);
         named_roles(policy, names)
             .filter(|role| !roles.contains(role))
             .map(|role| source.at_rule(policy, line, &format!("the configuration has no role {role:?}")))

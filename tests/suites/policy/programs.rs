@@ -23,6 +23,7 @@ async fn a_list_of_programs_lets_through_what_is_made_of_them() {
         sh("echo \"$(echo a)\""),
         sh("for x in 1 2; do echo $x; done").shell("/bin/sh"),
         sh("if true; then echo; fi > /dev/null").env("A", "b"),
+        sh("for ((i=0; i<3; i++)); do echo $((i * A)); done"),
         Command::argv(["echo", "-n", "; rm"]),
     ] {
         assert_eq!(ruled.denied("any", command.clone()).await, None, "{command:?}");
@@ -49,6 +50,7 @@ async fn a_list_of_programs_lets_through_what_is_made_of_them() {
         // what another shell reads otherwise, or an assignment decides
         sh(&format!("[[ x || touch == {ran_text} ]]")).shell("sh"),
         sh(&format!("x='a[$(touch {ran_text})]'; echo $((x))")),
+        sh("echo $((A))").env("A", format!("a[$(touch {ran_text})]")),
         sh(&format!("echo $((touch {ran_text}) )")),
         sh(&format!("<&-sh <<<'touch {ran_text}'")),
         sh(&format!("! ! touch {ran_text}")),

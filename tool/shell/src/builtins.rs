@@ -1,9 +1,10 @@
 //! Builtins that change what runs, or that have bash evaluate text, and the variables by which that happens.
 
+use super::arithmetic::evaluated;
 use super::expansion::{Expansion, Words};
 use super::options::Options;
 use super::programs::ASSIGNED;
-use super::walk::{Item, Mark};
+use super::walk::{Item, Mark, Reader};
 
 const CHANGED: &str = "a builtin changes what runs";
 const EVALUATED: &str = "bash evaluates an argument";
@@ -147,12 +148,17 @@ pub(super) fn called(name: &str, words: &Words) -> Vec<Item> {
         "jobs" => unknown(words.iter().all(|word| is_flags(word.known(), "lprs")), CHANGED),
         "set" => unknown(sets_harmless(words), CHANGED),
         "shopt" => unknown(shopts_harmless(words), CHANGED),
-        "let" => unknown(false, EVALUATED),
+        "let" => words.iter().flat_map(calculated).collect(),
         "test" | "[" => unknown(tests_plainly(words), EVALUATED),
         "wait" => unknown(waits_plainly(words), EVALUATED),
         "export" | "declare" | "typeset" | "local" | "readonly" => declared(name == "export", words),
         _ => Vec::new(),
     }
+}
+
+/// An expression of `let`.
+fn calculated(word: &Expansion) -> Vec<Item> {
+    word.known().map_or_else(|| vec![Item::Unknown(EVALUATED)], |text| evaluated(Reader::Bash, text))
 }
 
 /// The operands of `printf` that can name variables: with `%n`, those after the format.

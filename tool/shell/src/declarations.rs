@@ -9,7 +9,7 @@ use super::walk::{EVALUATED, Item, Mark, Reader, Walk};
 impl Walk<'_> {
     pub(super) fn declaration(&mut self, command: &DeclClause) {
         self.assignments(&command.assignments);
-        self.exported(&command.assignments);
+        self.exported(command.assignments.iter());
         let (mut arguments, mut is_array, mut has_value) = (Vec::new(), false, false);
         let (mut names, mut exports) = (Vec::new(), command.variant.as_ref() == "export");
         for operand in &command.operands {
@@ -29,6 +29,8 @@ impl Walk<'_> {
                 }
                 DeclOperand::Name(name) => {
                     self.set(name.name.as_str());
+                    // it has none, or keeps its own
+                    self.items.push(Item::Number(name.name.to_string()));
                     names.push(name.name.to_string());
                     self.reference(name);
                     self.written(name.span).map_or(Expansion::Any, Expansion::Known)
@@ -72,14 +74,19 @@ impl Walk<'_> {
     }
 
     /// These assignments are for the environment of what they stand before.
-    pub(super) fn exported(&mut self, assignments: &[Assignment]) {
-        let names = assignments.iter().map(|assignment| assignment.target.name.to_string());
+    pub(super) fn exported<'w>(&mut self, assignments: impl Iterator<Item = &'w Assignment>) {
+        let names = assignments.map(|assignment| assignment.target.name.to_string());
         self.items.extend(names.map(Item::Exported));
     }
 
     /// Goes into an assignment, and returns its value as an argument.
-    fn assignment(&mut self, assignment: &Assignment) -> Expansion {
+    pub(super) fn assignment(&mut self, assignment: &Assignment) -> Expansion {
         self.set(assignment.target.name.as_str());
+        self.value(assignment)
+    }
+
+    /// The same, for a variable that keeps its value.
+    pub(super) fn value(&mut self, assignment: &Assignment) -> Expansion {
         self.reference(&assignment.target);
         match &assignment.value {
             AssignmentValue::Scalar(word) => {
@@ -92,6 +99,9 @@ impl Walk<'_> {
                 let operator = if assignment.append { "+=" } else { "=" };
                 let value = self.word(word);
                 let target = &assignment.target;
+                if target.subscript.is_none() {
+                    self.number(target.name.as_str(), word, &value);
+                }
                 let start = match target.subscript {
                     None => Expansion::Known(format!("{}{operator}", target.name)),
                     Some(_) => Expansion::One(target.name.to_string()),

@@ -180,12 +180,25 @@ pub(super) const TEXTS: &[&str] = &[
     "x=$(zz); echo \"$x\"", "for x in a b; do zz \"$x\"; done", "while zz; do break; done", "case a in a) zz;; esac",
     "x=\"a b\" zz 2>&1 >y", "export A=b; zz", "read -r x; zz", "echo $((1+2)); zz", "trap zz 0",
     "x='$(zz)'; set -x; :", "echo \"${x:-$(zz)}\" ${y%.*}", "echo ${x[@]} ${#x[@]}", "é=1 zz", "echo é; zz",
+    "for ((i=0;i<2;i++)); do zz; done", "i=1; ((i++)); zz", "i=0; while ((i<2)); do zz; i=$((i+1)); done",
+    "x='a[$(zz)]'; i=$((x+1))", "x='a[$(zz)]'; y=$x; ((y))", "read x <<< 'a[$(zz)]'; ((x))",
+    "for x in 'a[$(zz)]'; do ((x)); done", "f() { local x=$1; ((x)); }; f 'a[$(zz)]'", "printf -v x %s 'a[$(zz)]'; ((x))",
+    "x='a[$(zz)]' bash -c '((x))'", "env x='a[$(zz)]' bash -c ': $((x))'", "export x='a[$(zz)]'; bash -c '((x))'",
+    "set -- 'a[$(zz)]'; (( $1 ))", "x=1; x+='+a[$(zz)]'; ((x))", "x='a[$(zz)]'; ((y=x))", "a='b[$(zz)]'; : $((${e}a))",
+    "a='b[$(zz)]'; : $((a$e))", "x='a[$(zz)]'; : ${s:0:x}", "declare x='a[$(zz)]'; ((x))", "x=('a[$(zz)]'); ((x))",
+    "x[0]='a[$(zz)]'; ((x))", ": ${x:='a[$(zz)]'}; ((x))", "while read i; do ((i)); done <<< 'a[$(zz)]'",
+    ": 'a[$(zz)]'; ((_))", "x=y; y='a[$(zz)]'; ((x))", "x=1; f() { ((x)); }; x='a[$(zz)]' f", "read <<< 'a[$(zz)]'; ((REPLY))",
+    "[[ 'a[$(zz)]' =~ .* ]]; ((BASH_REMATCH))", "x=5; [[ $x -gt 3 ]] && zz", "x='a[$(zz)]'; [[ $x -gt 3 ]]",
+    "x='a[$(zz)]'; let y=x", "x=abc; echo ${x:1:1}; zz", "i=1; echo ${i:i}; zz", "IFS=z read x y <<< azb; $x",
+    "IFS=x read y <<< 'a'; zz", "unset i; ((i)); zz", "declare i; i='a[$(zz)]'; ((i))", "i=1; let i='a[$(zz)]'",
+    "mapfile -t x <<< 'a[$(zz)]'; ((x))", "((x=1)); x='a[$(zz)]'; ((x))", "bash -c 'x=1'; x='a[$(zz)]'; : $((x))",
     "a() { zz; }; a", "x=a.b; echo \"${x%%.*}\" | zz", "{ zz; zy; } > y", "(zz; zy) | a &",
     "if zz; then zy; elif a; then b; else x; fi", "! zz && zy", "a `zy \\`zz\\``", "$'\\172\\172'", "$'\\x7a'z",
 ];
 
 /// Calls of `zz`; `_` is a space.
 pub(super) const ARGV: &[&str] = &[
+    "find . -name -exec zz ;", "find . -size -exec zz ; -name x",
     "find . -exec ls {} + -exec zz {} ;", "find . -execdir ls {} + -ok zz ;", "find . -exec ls {} + -exec zz {} +",
     "find . -exec env ls ; -exec zz ;", "bash -coO errexit extglob zz", "bash -c -O extglob zz",
     "bash +O extglob -c zz", "bash -co errexit zz", "dash -oc errexit zz", "su -czz root", "su -c true -c zz",
@@ -210,6 +223,7 @@ pub(super) const FRAGMENTS: &[&str] = &[
     "shopt -s extglob\n", "set -o posix\n", "set -u\n", "declare ", "export x=", "local ", "exec ", "command ",
     "exec {x}>", "$[", "]", "\t", "é", "${!x}", "${x[", "${x:", "break", "return", "exit", "$-", "$@", "$*", "\"$@\"",
     "<&-", "&>>", "<>", ">|", "[ -n ", "test ", "printf ", "-v ", "unset ", "x='a[$(zz)]'; ", "$((1+2))",
+    "((i++)); ", "i=", "i=1; ", "$((i", "for ((i=0;i<1;i++)); do ", "let i", "${x:i", "IFS=: read x ", "[[ $i -lt ", "((x", "$x))",
     "${x~", "${x~~", "${ ", "x%n ", "-c ", "PATH", "; last",
 ];
 

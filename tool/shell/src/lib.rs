@@ -37,6 +37,7 @@
 //! - other shells than bash and POSIX ones, and locales in which a character can hold the byte of a backslash or quote,
 //!   where the agent itself runs in one: they may read the same text otherwise.
 
+mod arithmetic;
 mod builtins;
 mod checks;
 mod declarations;
@@ -58,7 +59,7 @@ mod walk;
 mod words;
 mod wrappers;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::panic::{UnwindSafe, catch_unwind};
 
 use self::expansion::Expansion;
@@ -102,6 +103,9 @@ pub struct Analysis {
     pub exported: BTreeSet<String>,
     /// The variables that it gives values: one of these that the shell was started with is in that environment too.
     pub assigned: BTreeSet<String>,
+    /// The variables that must have numbers: bash evaluates what they have, and runs commands in that. The text gives them nothing
+    /// else; where the shell is started with others in its environment, nothing is known.
+    pub evaluated: BTreeSet<String>,
     /// One of the programs is `sudo`, `sudoedit`, `doas`, `su`, `pkexec` or `run0`, by any path.
     pub uses_sudo: bool,
     /// The programs are all that the text names. False: see `reason`.
@@ -194,12 +198,18 @@ fn collect_here(items: Vec<Item>) -> Analysis {
     let mut waiting: Vec<(usize, Item)> = items.into_iter().rev().map(|item| (0, item)).collect();
     let mut read = 0;
     let (mut is_ascii, mut array, mut declared, mut locale) = (true, false, false, false);
+    let mut values = HashMap::<String, i64>::new();
     while let Some((depth, item)) = waiting.pop() {
         match item {
             Item::Command(_) if analysis.commands.len() >= MAX_COMMANDS => analysis.not_understood("it is too long"),
             Item::Command(command) => analysis.add(command),
             Item::Unknown(reason) => analysis.not_understood(reason),
-            Item::Assigned(variable) => drop(analysis.assigned.insert(variable)),
+            Item::Assigned(variable) => {
+                *values.entry(variable.clone()).or_default() += 1;
+                analysis.assigned.insert(variable);
+            }
+            Item::Number(variable) => *values.entry(variable).or_default() -= 1,
+            Item::Operand(variable) => drop(analysis.evaluated.insert(variable)),
             Item::Exported(variable) => drop(analysis.exported.insert(variable)),
             Item::Mark(Mark::Array) => array = true,
             Item::Mark(Mark::Declared) => declared = true,
@@ -219,7 +229,12 @@ fn collect_here(items: Vec<Item>) -> Analysis {
     if locale && !is_ascii {
         analysis.not_understood("it sets the locale by which it is read");
     }
-    if array && declared {
+    // what is evaluated has numbers alone
+    let is_number = |variable: &String| {
+        let is_other = values.get(variable).is_some_and(|others| *others != 0) || analysis.exported.contains(variable);
+        arithmetic::is_own(variable) && !is_other
+    };
+    if (array && declared) || !analysis.evaluated.iter().all(is_number) {
         analysis.not_understood(walk::EVALUATED);
     }
     analysis

@@ -103,9 +103,92 @@ fn looked_through(name: &str, reader: Reader, words: Words, wrappers: usize, ite
 /// What has `find` run a program.
 const ACTIONS: [&str; 4] = ["-exec", "-execdir", "-ok", "-okdir"];
 
+/// What takes one value.
+const TESTS: [&str; 28] = [
+    "-amin",
+    "-atime",
+    "-cmin",
+    "-ctime",
+    "-fstype",
+    "-gid",
+    "-group",
+    "-iname",
+    "-inum",
+    "-ipath",
+    "-iregex",
+    "-links",
+    "-lname",
+    "-maxdepth",
+    "-mindepth",
+    "-mmin",
+    "-mtime",
+    "-name",
+    "-newer",
+    "-path",
+    "-perm",
+    "-regex",
+    "-samefile",
+    "-size",
+    "-type",
+    "-uid",
+    "-user",
+    "-wholename",
+];
+/// What takes none.
+const PLAIN: [&str; 23] = [
+    "!",
+    "(",
+    ")",
+    "-H",
+    "-L",
+    "-P",
+    "-a",
+    "-and",
+    "-daystart",
+    "-delete",
+    "-depth",
+    "-empty",
+    "-executable",
+    "-ls",
+    "-mount",
+    "-not",
+    "-o",
+    "-or",
+    "-print",
+    "-print0",
+    "-prune",
+    "-readable",
+    "-xdev",
+];
+
+/// Whether a word that is not known may have `find` run a program: with a known end, or another word that may be one.
+fn hides_action(words: &Words) -> bool {
+    let (mut unknown, mut may_end, mut is_read) = (0, false, true);
+    let mut rest = words.iter();
+    while let Some(word) = rest.next() {
+        match word {
+            Expansion::Known(known) if is_read && TESTS.contains(&known.as_str()) => {
+                if !rest.next().is_some_and(Expansion::is_one) {
+                    return true;
+                }
+            }
+            Expansion::Known(known) => {
+                let is_path = !known.starts_with(['-', '(', ')', '!', ',']) && known != ";" && known != "+";
+                // what follows another one may be its value, or that of what follows that
+                is_read &= is_path || PLAIN.contains(&known.as_str()) || ACTIONS.contains(&known.as_str());
+                may_end |= known == ";" || known == "+";
+            }
+            Expansion::One(start) if start.starts_with('/') || start.starts_with("./") => {}
+            Expansion::One(_) => unknown += 1,
+            Expansion::Digits | Expansion::Any => return true,
+        }
+    }
+    unknown > 1 || (unknown > 0 && may_end)
+}
+
 /// Adds what `find` runs for the files that it finds.
 fn find(words: Words, reader: Reader, wrappers: usize, items: &mut Vec<Item>) {
-    if words.iter().any(|word| word.known().is_none()) {
+    if hides_action(&words) {
         items.push(Item::Unknown(OPAQUE_FIND));
     }
     let mut rest = words.as_slice();

@@ -41,21 +41,6 @@ fn is_only_bash(text: &str) -> bool {
         || text.match_indices(['<', '>']).any(long_descriptor)
 }
 
-/// Arithmetic without anything that has a value, which bash would evaluate in turn, and that is no list of commands:
-/// what stands between `$((` and `))`.
-pub(super) fn is_constant(expression: &str) -> bool {
-    let mut open = 0_usize;
-    expression.chars().all(|c| {
-        open = match c {
-            '(' => open + 1,
-            ')' if open == 0 => return false,
-            ')' => open - 1,
-            _ => open,
-        };
-        c.is_ascii_digit() || " \t\n+-*/%()<>=!&|^~?:,".contains(c)
-    }) && open == 0
-}
-
 /// A regular expression after `=~` in one word without quotes, where bash and the parser agree on its end.
 pub(super) fn is_plain_regex(text: &str) -> bool {
     let is_count = |brace: &str| {

@@ -1,8 +1,9 @@
 //! The commands of a parsed text.
 
 use shuck_ast::{
-    BuiltinCommand, CaseCommand, Command, CompoundCommand, ConditionalExpr, ConditionalUnaryOp, FunctionDef, IfCommand,
-    LiteralText, Redirect, RedirectKind, RedirectTarget, SimpleCommand, Stmt, StmtSeq, VarRef, Word, WordPart,
+    Assignment, BuiltinCommand, CaseCommand, Command, CompoundCommand, ConditionalExpr, ConditionalUnaryOp,
+    FunctionDef, IfCommand, LiteralText, Redirect, RedirectKind, RedirectTarget, SimpleCommand, Stmt, StmtSeq, VarRef,
+    Word, WordPart,
 };
 use shuck_parser::parser::Parser;
 use shuck_parser::{ShellDialect, ShellProfile};
@@ -34,6 +35,10 @@ pub(super) enum Item {
     Mark(Mark),
     /// A variable of the shell gets a value.
     Assigned(String),
+    /// The value that it gets is a number.
+    Number(String),
+    /// A variable is an operand of an arithmetic expression: bash evaluates its value.
+    Operand(String),
     /// A variable of the environment of programs gets a value.
     Exported(String),
     /// Why not all is understood.
@@ -155,13 +160,21 @@ impl Walk<'_> {
     }
 
     fn simple(&mut self, command: &SimpleCommand) {
-        self.assignments(&command.assignments);
+        // read(1) splits by it, and it is as before afterwards
+        let reads = self.written(command.name.span).as_deref() == Some("read");
+        let is_separator = |assignment: &&Assignment| reads && assignment.target.name == "IFS";
+        for assignment in &command.assignments {
+            match is_separator(&assignment) {
+                true => drop(self.value(assignment)),
+                false => drop(self.assignment(assignment)),
+            }
+        }
         let words = [&command.name].into_iter().chain(&command.args);
         let values: Vec<_> = words.map(|word| self.word(word)).collect();
         if values.len() == 1 && is_absent(&command.name) {
             return;
         }
-        self.exported(&command.assignments);
+        self.exported(command.assignments.iter().filter(|assignment| !is_separator(assignment)));
         // bash reads on to the `]`, through spaces
         if values.iter().find_map(Expansion::known).is_some_and(|name| name.contains('[') && name != "[") {
             self.unknown(SYNTAX_ERROR);
@@ -177,7 +190,7 @@ impl Walk<'_> {
             BuiltinCommand::Exit(c) => ("exit", &c.code, &c.extra_args, &c.assignments),
         };
         self.assignments(assignments);
-        self.exported(assignments);
+        self.exported(assignments.iter());
         let mut values = vec![Expansion::Known(name.to_owned())];
         for word in first.iter().chain(rest) {
             values.push(self.word(word));
@@ -189,11 +202,14 @@ impl Walk<'_> {
         match command {
             CompoundCommand::If(command) => self.condition(command),
             CompoundCommand::For(command) => {
+                let are_numbers = command.words.as_deref().is_some_and(|words| self.are_numbers(words));
                 for target in &command.targets {
                     match &target.name {
                         Some(name) => self.set(name.as_str()),
                         None => self.unknown(OTHER_SHELL),
                     }
+                    let number = target.name.as_ref().filter(|_| are_numbers);
+                    self.items.extend(number.map(|name| Item::Number(name.to_string())));
                 }
                 self.words(command.words.iter().flatten());
                 self.sequence(&command.body);
@@ -216,9 +232,11 @@ impl Walk<'_> {
                 }
                 self.sequence(body);
             }
-            CompoundCommand::Arithmetic(_) => self.unknown(EVALUATED),
+            CompoundCommand::Arithmetic(command) => {
+                self.in_parentheses(command.left_paren_span, command.right_paren_span);
+            }
             CompoundCommand::ArithmeticFor(command) => {
-                self.unknown(EVALUATED);
+                self.in_parentheses(command.left_paren_span, command.right_paren_span);
                 self.sequence(&command.body);
             }
             CompoundCommand::Time(command) => {
@@ -259,7 +277,8 @@ impl Walk<'_> {
         match expression {
             ConditionalExpr::Binary(expression) => {
                 if is_arithmetic(expression.op) {
-                    self.unknown(EVALUATED);
+                    self.compared(&expression.left);
+                    self.compared(&expression.right);
                 }
                 self.conditional(&expression.left);
                 self.conditional(&expression.right);

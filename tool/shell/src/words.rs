@@ -103,9 +103,8 @@ impl Walk<'_> {
                     walk.operation(&reference.name, operator, operand_word_ast.as_deref());
                 });
             }
-            WordPart::IndirectExpansion { .. } | WordPart::Substring { .. } | WordPart::ArraySlice { .. } => {
-                self.unknown(EVALUATED);
-            }
+            WordPart::Substring { .. } => self.slice_of(part.span),
+            WordPart::IndirectExpansion { .. } | WordPart::ArraySlice { .. } => self.unknown(EVALUATED),
             WordPart::Transformation { reference, operator } => self.transformation(reference, *operator),
             WordPart::ZshQualifiedGlob(_) => self.unknown(OTHER_SHELL),
         }
@@ -120,6 +119,8 @@ impl Walk<'_> {
             WordPart::ArithmeticExpansion { .. } | WordPart::Length(_) | WordPart::ArrayLength(_) => one(),
             WordPart::ProcessSubstitution { .. } => Expansion::One("/".to_owned()),
             _ if place == Place::Bare => Expansion::Any,
+            // or nothing; a text that sets it is not understood
+            WordPart::Variable(name) if name.as_str() == "HOME" => Expansion::One("/".to_owned()),
             WordPart::CommandSubstitution { .. } => one(),
             _ if self.slice(part.span).is_none_or(|text| ["$@", "{@", "[@"].iter().any(|all| text.contains(all))) => {
                 Expansion::Any
@@ -161,8 +162,8 @@ impl Walk<'_> {
             }
             BourneParameterExpansion::PrefixMatch { .. }
             | BourneParameterExpansion::Indices { .. }
-            | BourneParameterExpansion::Indirect { .. }
-            | BourneParameterExpansion::Slice { .. } => walk.unknown(EVALUATED),
+            | BourneParameterExpansion::Indirect { .. } => walk.unknown(EVALUATED),
+            BourneParameterExpansion::Slice { .. } => walk.slice_of(parameter.span),
             BourneParameterExpansion::Operation { reference, operator, operand_word_ast, .. } => {
                 walk.reference(reference);
                 walk.operation(&reference.name, operator, operand_word_ast.as_deref());
@@ -199,11 +200,13 @@ impl Walk<'_> {
     }
 
     pub(super) fn subscript(&mut self, subscript: &Subscript) {
-        let text = self.slice(subscript.syntax_source_text().span()).unwrap_or_default();
-        if !matches!(text, "@" | "*") && (text.is_empty() || !refused::is_constant(text))
-            || self.reader == Reader::Posix
-        {
-            self.unknown(EVALUATED);
+        let text = self.slice(subscript.syntax_source_text().span()).unwrap_or_default().to_owned();
+        match text.as_str() {
+            "" => self.unknown(EVALUATED),
+            _ if self.reader == Reader::Posix => self.unknown(EVALUATED),
+            "@" | "*" => {}
+            // of an associative array the key, in which nothing is expanded either
+            expression => self.evaluate(expression),
         }
         self.items.push(Item::Mark(Mark::Array));
     }
@@ -264,14 +267,6 @@ impl Walk<'_> {
             _ => Item::Unknown(UNREAD),
         };
         self.items.push(item);
-    }
-
-    /// `$((…))`
-    fn arithmetic(&mut self, span: Span) {
-        let inside = self.slice(span).and_then(|text| text.strip_prefix("$((")?.strip_suffix("))"));
-        if !inside.is_some_and(refused::is_constant) {
-            self.unknown(EVALUATED);
-        }
     }
 
     /// Looks at what stands there, and whether a substitution stands there that was not found.
