@@ -32,19 +32,6 @@ pub(crate) fn fields<const N: usize>(fields: [(&str, String); N]) -> String {
     shown.map(|(key, value)| format!("{:14}{}\n", format!("{key}:"), value.replace(char::is_control, " "))).collect()
 }
 
-/// The text on one line, with control and invisible characters escaped.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if is_unprintable(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
-}
-
-/// Control characters, and invisible ones, which break lines, reorder text or join characters.
-fn is_unprintable(c: char) -> bool {
-    c.is_control()
-        || matches!(c,
-            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,18 +61,5 @@ b          running
 ";
         assert_eq!(table(&rows(), Some(28)), expected);
         assert_eq!(table(&rows(), Some(1)), "…\n…\n…\n");
-    }
-
-    #[test]
-    fn nothing_that_a_terminal_obeys_is_printed() {
-        for (text, shown) in [
-            ("echo 'a\\b' \"é\"", "echo 'a\\b' \"é\""),
-            ("a\nb\tc", "a\\nb\\tc"),
-            ("\x1b[2J\x07\x7f", "\\u{1b}[2J\\u{7}\\u{7f}"),
-            ("\u{9b}31m", "\\u{9b}31m"),
-            ("a\u{202e}b\u{2028}", "a\\u{202e}b\\u{2028}"),
-        ] {
-            assert_eq!(printable(text), shown);
-        }
     }
 }

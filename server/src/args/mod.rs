@@ -1,5 +1,6 @@
 //! The command line of `telexecd`. A flag overrides its environment variable, and that the file.
 
+mod audit;
 mod health;
 pub mod subcommand;
 

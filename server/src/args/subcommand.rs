@@ -1,18 +1,16 @@
 //! What `telexecd` does instead of serving.
 
 use std::error::Error;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use telexec_enrollment::{EnrollArgs, EnrollError, Enrolled, MachineFiles};
-use telexec_executor::Program;
 use telexec_executor::text::{counted, error_chain};
 
 use crate::address::ListenAddress;
-use crate::args::Args;
-use crate::args::health;
-use crate::audit::{digest, verify_files};
+use crate::args::audit::AuditAction;
+use crate::args::{Args, health};
 use crate::config::ConfigError;
 use crate::invalid::InvalidSetting;
 use crate::policy::Policy;
@@ -33,7 +31,7 @@ pub enum Subcommand {
     /// Check a policy, or print the schema for policies
     #[command(subcommand)]
     Policy(PolicyAction),
-    /// Verify an audit log, or compute the digest of a command
+    /// Verify or search an audit log, or compute the digest of a command
     #[command(subcommand)]
     Audit(AuditAction),
     /// Check whether the agent on this machine is serving
@@ -109,44 +107,6 @@ telexecd --config telexecd.toml policy check")]
     Schema,
 }
 
-/// Subcommands of `audit`.
-#[derive(Clone, Debug, clap::Subcommand)]
-pub enum AuditAction {
-    /// Verify an audit log: print the first record that was modified or is missing, if any
-    #[command(
-        after_help = "Prints the number of records, the last hash, and the starts without an end; exits with 0, with \
-1 if the chain is broken or has no record, and with 2 if a file cannot be read. Anyone who can write the file can also \
-shorten it, or replace it by a new, valid chain: from time to time save the last hash on another machine, and give it to \
-the next verification.\n\n\
-Examples:\n  \
-telexecd audit verify /var/log/telexec/audit.log\n  \
-telexecd audit verify --expect \"$LAST_HASH\" /var/log/telexec/audit.log"
-    )]
-    Verify {
-        /// Hash that a record must have: the last one of an earlier verification
-        #[arg(long, value_name = "HASH")]
-        expect: Option<String>,
-        /// Log file, whose rotated files are found beside it; or all files, oldest first
-        #[arg(required = true, value_name = "FILE")]
-        files: Vec<PathBuf>,
-    },
-    /// Compute the digest that the audit log records when a command is too long to record in full, or redacted
-    #[command(after_help = "Prints what a record of the command has as hmac_key (which key it is) and as \
-command_hmac_sha256: the HMAC-SHA-256 with the key in FILE.key of the shell text, read from standard input to its end, or \
-of the arguments.\n\n\
-Examples:\n  \
-printf %s 'make deploy' | telexecd audit digest /var/log/telexec/audit.log\n  \
-telexecd audit digest /var/log/telexec/audit.log -- make deploy")]
-    Digest {
-        /// Log file
-        #[arg(value_name = "FILE")]
-        log: PathBuf,
-        /// Program and arguments, instead of a shell text
-        #[arg(last = true, value_name = "ARG")]
-        argv: Vec<String>,
-    },
-}
-
 impl Subcommand {
     /// Runs it and writes the result to `out`. Returns the exit code.
     ///
@@ -156,10 +116,7 @@ impl Subcommand {
         let text = match self {
             Self::Policy(PolicyAction::Check { file }) => check(args, file.as_ref())?,
             Self::Policy(PolicyAction::Schema) => policy::SCHEMA.to_owned(),
-            Self::Audit(AuditAction::Verify { expect, files }) => {
-                return Ok(verify_files(files, expect.as_deref(), out)?);
-            }
-            Self::Audit(AuditAction::Digest { log, argv }) => digest_of(log, argv)?,
+            Self::Audit(action) => return action.run(out),
             Self::Enroll(args) => return enroll(args, out),
             Self::Formats => format!("{}\n", telexec_engine::handover_formats()),
             Self::Upgrade => match upgrade(&args.config()?) {
@@ -178,15 +135,6 @@ impl Subcommand {
         out.write_all(text.as_bytes())?;
         Ok(0)
     }
-}
-
-fn digest_of(log: &Path, argv: &[String]) -> io::Result<String> {
-    let program = match argv {
-        [] => Program::Shell { text: io::read_to_string(io::stdin())?, shell: None, login: false },
-        argv => Program::Argv(argv.to_vec()),
-    };
-    let (key, digest) = digest(log, &program)?;
-    Ok(format!("hmac_key: {key}\ncommand_hmac_sha256: {digest}\n"))
 }
 
 fn health(

@@ -20,6 +20,7 @@ mod record;
 mod redact;
 mod report;
 mod retained;
+mod search;
 mod tail;
 #[cfg(test)]
 mod tests;
@@ -52,6 +53,7 @@ use self::omitted::OmittedRecords;
 use self::record::{Body, Failure, FileRecord, ForwardRecord, OperationRecord, Origin, Record, UsedFile, UsedPort};
 use self::redact::Redact;
 pub use self::report::verify_files;
+pub use self::search::{Query, search_files};
 use self::volume::Volume;
 use self::writer::ExecutionRecorder;
 use self::writer::{Job, Start, State, Writer};

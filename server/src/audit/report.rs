@@ -54,15 +54,15 @@ pub fn verify_files(given: &[PathBuf], expected: Option<&str>, out: &mut impl Wr
     Ok(0)
 }
 
-fn unreadable(path: &Path, error: &io::Error) -> u8 {
+pub(super) fn unreadable(path: &Path, error: &io::Error) -> u8 {
     logging::line(&format!("telexecd: cannot read {}: {}", path.display(), error_chain(error)));
     2
 }
 
-type Opened = (PathBuf, io::Result<File>);
+pub(super) type Opened = (PathBuf, io::Result<File>);
 
 /// The files in their order, each opened when it is due.
-fn open_all(given: &[PathBuf]) -> Result<impl Iterator<Item = Opened>, (PathBuf, io::Error)> {
+pub(super) fn open_all(given: &[PathBuf]) -> Result<impl Iterator<Item = Opened>, (PathBuf, io::Error)> {
     let (mut rotated, mut current) = (Vec::new(), None);
     if let [path] = given {
         let failed = |error| (path.clone(), error);
@@ -116,13 +116,13 @@ fn shown(Position { seq, time }: &Position) -> String {
 }
 
 /// A file that is being appended to: waits a moment for the rest of an incomplete line.
-struct Growing {
+pub(super) struct Growing {
     file: File,
     in_line: bool,
 }
 
 impl Growing {
-    fn new(file: File) -> Self {
+    pub(super) fn new(file: File) -> Self {
         Self { file, in_line: false }
     }
 }

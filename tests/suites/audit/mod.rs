@@ -6,6 +6,7 @@ mod decisions;
 mod ends;
 mod faults;
 mod load;
+mod search;
 mod volume;
 
 use std::path::{Path, PathBuf};

@@ -1,0 +1,91 @@
+//! `telexecd audit search`.
+
+use std::path::Path;
+
+use serde_json::Value;
+use telexec_executor::{Command, CommandBuilder, Executor};
+use telexec_tests::{program, run, within};
+
+use super::Audit;
+
+/// Its exit code, and the lines that it prints; what it says on standard error instead, if it fails.
+async fn search(log: &Path, args: &[&str]) -> (i32, Vec<String>) {
+    let mut command = tokio::process::Command::new(program("telexecd"));
+    command.args(["audit", "search"]).args(args).arg(log).kill_on_drop(true);
+    let output = within(command.output()).await.unwrap();
+    let text = if output.status.code() == Some(2) { output.stderr } else { output.stdout };
+    let text = String::from_utf8(text).unwrap();
+    (output.status.code().unwrap(), text.lines().map(str::to_owned).collect())
+}
+
+/// The events of the records that it prints.
+async fn events(log: &Path, args: &[&str]) -> String {
+    let (code, lines) = search(log, &[args, &["--json"]].concat()).await;
+    assert_eq!(code, i32::from(lines.is_empty()), "{lines:?}");
+    let event = |line: &String| serde_json::from_str::<Value>(line).unwrap()["event"].as_str().unwrap().to_owned();
+    lines.iter().map(event).collect::<Vec<_>>().join(" ")
+}
+
+async fn exited(executor: &impl Executor, command: CommandBuilder) -> i32 {
+    run(executor, command).await.unwrap().exited.exit_code()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_are_found_by_who_what_and_when() {
+    let audit = Audit::new();
+    let agent = audit.agent("[commands.greet]\nargv = [\"echo\", \"hello\", \"{a,b}\"]").start();
+    let executor = agent.executor().await;
+    let named = |words: &[&str]| Command::argv(words.iter().copied());
+    assert_eq!(
+        exited(&executor, named(&["@greet", "a"]).reason("INC-7").execution_id("one-1".parse().unwrap())).await,
+        0
+    );
+    run(&executor, named(&["@greet", "x"])).await.unwrap_err();
+    assert_eq!(exited(&executor, Command::shell("exit 3").execution_id("two".parse().unwrap())).await, 3);
+    run(&executor, named(&["/no/such/program"])).await.unwrap_err();
+    audit.wait("end", 2).await;
+    audit.wait("not_started", 1).await;
+    let log = audit.file();
+    let identity = format!("unix:uid={}", rustix::process::getuid().as_raw());
+    for (args, found) in [
+        (&[][..], "opened start end refused start end start not_started"),
+        (&["--text", "@greet"], "start end refused"),
+        (&["--text", "hello"], "start end"),
+        (&["--text", "INC-7"], "start end"),
+        (&["--text", "exit 3", "--event", "end"], "end"),
+        (&["--event", "refused", "--event", "not_started"], "refused not_started"),
+        (&["--id", "one"], "start end"),
+        (&["--identity", &identity, "--event", "start"], "start start start"),
+        (&["--identity", "unix:uid=*", "--id", "two"], "start end"),
+        (&["--identity", "anna"], ""),
+        (&["--since", "1h", "--event", "opened"], "opened"),
+        (&["--until", "1h"], ""),
+        (&["--since", "2100-01-01"], ""),
+        (&["--since", "2020-01-01T00:00:00Z", "--until", "2100-01-01", "--event", "opened"], "opened"),
+    ] {
+        assert_eq!(events(&log, args).await, found, "{args:?}");
+    }
+    let (_, lines) = search(&log, &["--id", "one-1"]).await;
+    let [start, end] = &lines[..] else { panic!("{lines:?}") };
+    assert!(start.ends_with(&format!("  start  {identity}  one-1  @greet: echo hello a; reason: INC-7")), "{start}");
+    assert!(end.contains("  one-1  exit code 0 after "), "{end}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_record_is_reported_and_the_rest_is_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("log");
+    let record = r#"{"time":"2026-01-02T03:04:05Z","event":"start","identity":"a","argv":["\u001b[2J\u202e"]}"#;
+    let long = "x".repeat(3 << 20);
+    std::fs::write(&log, format!("{record}\n[1]\n{long}\n{record}\nno end")).unwrap();
+    let (code, said) = search(&log, &[]).await;
+    assert_eq!((code, said.len()), (2, 1));
+    assert!(said[0].ends_with(": line 2 and maybe others are no records"), "{said:?}");
+    std::fs::write(&log, format!("{record}\n{record}\n")).unwrap();
+    let (code, lines) = search(&log, &[]).await;
+    assert_eq!((code, lines.len()), (0, 2));
+    // nothing that a terminal obeys
+    assert!(lines[0].ends_with(r"  \u{1b}[2J\u{202e}"), "{lines:?}");
+    let (code, said) = search(&directory.path().join("none"), &[]).await;
+    assert!(code == 2 && said[0].contains("cannot read"), "{said:?}");
+}
