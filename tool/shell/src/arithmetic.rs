@@ -20,9 +20,9 @@ impl<'a> Expression<'a> {
     /// Reads an expression of numbers, variables and operators; `None`: there is something else in it.
     fn parse(text: &'a str) -> Option<Self> {
         let mut expression = Self::default();
-        let (mut rest, mut open) = (text, 0_usize);
+        let (mut rest, mut open, mut before) = (text, 0_usize, None);
         while let Some(first) = rest.chars().next() {
-            let is_adjacent = rest.len() < text.len() && ends_in_word(text, rest);
+            let is_adjacent = before.is_some_and(|c: char| is_word(c) || matches!(c, '}' | '#' | '?'));
             let length = match first {
                 '$' => {
                     let (name, length) = expansion(rest)?;
@@ -50,6 +50,7 @@ impl<'a> Expression<'a> {
                 c if " \t\n+-*/%<>=!&|^~?:,".contains(c) => 1,
                 _ => return None,
             };
+            before = rest.get(..length)?.chars().next_back();
             rest = rest.get(length..)?;
         }
         let compares =
@@ -63,11 +64,6 @@ impl<'a> Expression<'a> {
 
 fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
-}
-
-/// Whether what is before the rest of a text ends in a number or a name, or an expansion that may be one.
-fn ends_in_word(text: &str, rest: &str) -> bool {
-    text.strip_suffix(rest).is_some_and(|before| before.ends_with(|c: char| is_word(c) || matches!(c, '}' | '#' | '?')))
 }
 
 /// The variable at the beginning of a text, `$x` or `${x}`, and its length there; or `$#` or `$?`, which are numbers.
@@ -144,8 +140,12 @@ impl Walk<'_> {
             ConditionalExpr::Word(word) => self.written(word.span).unwrap_or_default(),
             _ => return self.unknown(EVALUATED),
         };
-        let unquoted = written.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
-        self.evaluate(unquoted.unwrap_or(&written));
+        match written.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
+            Some(unquoted) => self.evaluate(unquoted),
+            // ~+ is a directory
+            None if written.contains('~') => self.unknown(EVALUATED),
+            None => self.evaluate(&written),
+        }
     }
 
     /// `${x:1:2}`

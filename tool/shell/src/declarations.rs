@@ -9,7 +9,7 @@ use super::walk::{EVALUATED, Item, Mark, Reader, Walk};
 impl Walk<'_> {
     pub(super) fn declaration(&mut self, command: &DeclClause) {
         self.assignments(&command.assignments);
-        self.exported(command.assignments.iter());
+        self.exported(&command.assignments);
         let (mut arguments, mut is_array, mut has_value) = (Vec::new(), false, false);
         let (mut names, mut exports) = (Vec::new(), command.variant.as_ref() == "export");
         for operand in &command.operands {
@@ -74,19 +74,14 @@ impl Walk<'_> {
     }
 
     /// These assignments are for the environment of what they stand before.
-    pub(super) fn exported<'w>(&mut self, assignments: impl Iterator<Item = &'w Assignment>) {
-        let names = assignments.map(|assignment| assignment.target.name.to_string());
+    pub(super) fn exported(&mut self, assignments: &[Assignment]) {
+        let names = assignments.iter().map(|assignment| assignment.target.name.to_string());
         self.items.extend(names.map(Item::Exported));
     }
 
     /// Goes into an assignment, and returns its value as an argument.
-    pub(super) fn assignment(&mut self, assignment: &Assignment) -> Expansion {
+    fn assignment(&mut self, assignment: &Assignment) -> Expansion {
         self.set(assignment.target.name.as_str());
-        self.value(assignment)
-    }
-
-    /// The same, for a variable that keeps its value.
-    pub(super) fn value(&mut self, assignment: &Assignment) -> Expansion {
         self.reference(&assignment.target);
         match &assignment.value {
             AssignmentValue::Scalar(word) => {

@@ -192,13 +192,21 @@ pub(super) const TEXTS: &[&str] = &[
     "x='a[$(zz)]'; let y=x", "x=abc; echo ${x:1:1}; zz", "i=1; echo ${i:i}; zz", "IFS=z read x y <<< azb; $x",
     "IFS=x read y <<< 'a'; zz", "unset i; ((i)); zz", "declare i; i='a[$(zz)]'; ((i))", "i=1; let i='a[$(zz)]'",
     "mapfile -t x <<< 'a[$(zz)]'; ((x))", "((x=1)); x='a[$(zz)]'; ((x))", "bash -c 'x=1'; x='a[$(zz)]'; : $((x))",
+    "y='a[$(zz)]'; echo \"${z:-'${x:=$y}'}\"; ((x))", "x='a[$(zz)]'; s=abc; echo \"${z:-'${s:x}'}\"",
+    "x='a[$(zz)]'; echo \"${z:-'${a[x]}'}\"", "x='a[$(zz)]'; echo \"${z:-'$[x]'}\"", "x=y; y='a[$(zz)]'; echo \"${z:-'${!x}'}\"",
+    "x='$(zz)'; echo \"${z:-'${x@P}'}\"", "y='a[$(zz)]'; echo \"${z:-$'${x:=$y}'}\"; ((x))", "echo \"${z:-'${PATH:=x}'}\"; zz",
+    "y='a[$(zz)]'; cat <<< \"${z+'${x:=$y}'}${HOME:+'${x:=$y}'}\"; ((x))", "echo \"${x:-'a b'}\"; zz", "echo \"${x%'a'}\"; zz",
+    "PWD='a[$(zz)]'; [[ ~+ -eq 1 ]]", "OLDPWD='a[$(zz)]'; [[ 1 -eq ~- ]]", "IFS=0 y=$(nice -n $((505))/zz true) read x",
+    "trap 'nice -n $((505))/zz true' USR1; { sleep 0.1; kill -USR1 $$; } & IFS=0 read x < <(sleep 1)",
+    ": \"$$(\"; zz; : \")\"", ": \"$${\"; zz; : \"}\"", ": \"$$((\"; zz; : \"))\"", ": \"\\$$(\" ; zz; : \")\"", ": \"$${x:-'}\"; zz #'}\"",
+    "sh -c ': \"$$(\"; zz; : \")\"'", ": $$'\\'; zz #'", ": $$\"a\"; zz", "echo \"$$\"; zz", ": '$$('; zz",
     "a() { zz; }; a", "x=a.b; echo \"${x%%.*}\" | zz", "{ zz; zy; } > y", "(zz; zy) | a &",
     "if zz; then zy; elif a; then b; else x; fi", "! zz && zy", "a `zy \\`zz\\``", "$'\\172\\172'", "$'\\x7a'z",
 ];
 
 /// Calls of `zz`; `_` is a space.
 pub(super) const ARGV: &[&str] = &[
-    "find . -name -exec zz ;", "find . -size -exec zz ; -name x",
+    "find . -exec echo -name ; a -exec zz ;", "find . -name -exec zz ;", "find . -size -exec zz ; -name x",
     "find . -exec ls {} + -exec zz {} ;", "find . -execdir ls {} + -ok zz ;", "find . -exec ls {} + -exec zz {} +",
     "find . -exec env ls ; -exec zz ;", "bash -coO errexit extglob zz", "bash -c -O extglob zz",
     "bash +O extglob -c zz", "bash -co errexit zz", "dash -oc errexit zz", "su -czz root", "su -c true -c zz",

@@ -198,6 +198,7 @@ fn collect_here(items: Vec<Item>) -> Analysis {
     let mut waiting: Vec<(usize, Item)> = items.into_iter().rev().map(|item| (0, item)).collect();
     let mut read = 0;
     let (mut is_ascii, mut array, mut declared, mut locale) = (true, false, false, false);
+    let (mut separators, mut trap) = (false, false);
     let mut values = HashMap::<String, i64>::new();
     while let Some((depth, item)) = waiting.pop() {
         match item {
@@ -214,6 +215,8 @@ fn collect_here(items: Vec<Item>) -> Analysis {
             Item::Mark(Mark::Array) => array = true,
             Item::Mark(Mark::Declared) => declared = true,
             Item::Mark(Mark::Locale) => locale = true,
+            Item::Mark(Mark::Separators) => separators = true,
+            Item::Mark(Mark::Trap) => trap = true,
             Item::Text(..) if depth >= MAX_TEXT_DEPTH => analysis.not_understood("it is nested too deep"),
             Item::Text(reader, text) => {
                 is_ascii &= text.is_ascii();
@@ -228,6 +231,9 @@ fn collect_here(items: Vec<Item>) -> Analysis {
     }
     if locale && !is_ascii {
         analysis.not_understood("it sets the locale by which it is read");
+    }
+    if separators && trap {
+        analysis.not_understood(ASSIGNED);
     }
     // what is evaluated has numbers alone
     let is_number = |variable: &String| {

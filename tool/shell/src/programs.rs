@@ -4,7 +4,7 @@ use super::SimpleCommand;
 use super::builtins;
 use super::expansion::{Expansion, Words};
 use super::options::Options;
-use super::walk::{Item, Reader};
+use super::walk::{Item, Mark, Reader};
 use super::wrappers::WRAPPERS;
 
 pub use super::builtins::{decides, decides_reading};
@@ -94,7 +94,7 @@ fn looked_through(name: &str, reader: Reader, words: Words, wrappers: usize, ite
             items.extend(known.map(|words| Item::Text(reader, words.join(" "))));
             items.push(Item::Unknown("eval makes a text of its arguments"));
         }
-        "trap" => items.extend(trap(reader, words)),
+        "trap" => items.extend(trap(reader, words).into_iter().chain([Item::Mark(Mark::Trap)])),
         _ => items.extend(builtins::called(name, &words)),
     }
     Words::new()
@@ -161,29 +161,39 @@ const PLAIN: [&str; 23] = [
     "-xdev",
 ];
 
-/// Whether a word that is not known may have `find` run a program: with a known end, or another word that may be one.
+/// Whether a word that is not known may have `find` run a program. It may be a path, with no word after it that ends a
+/// command, or the value of a test, with all else known.
 fn hides_action(words: &Words) -> bool {
-    let (mut unknown, mut may_end, mut is_read) = (0, false, true);
+    let is_end = |word: &Expansion| word.is(";") || word.is("+");
+    let is_path =
+        |word: &Expansion| matches!(word, Expansion::One(start) if start.starts_with('/') || start.starts_with("./"));
+    let unknown: Vec<_> = words.iter().filter(|word| word.known().is_none() && !is_path(word)).collect();
+    if unknown.iter().any(|word| !word.is_one()) {
+        return true;
+    }
+    let is_only = unknown.len() == 1 && !words.iter().any(is_end);
+    !unknown.is_empty() && !is_only && !are_values(words)
+}
+
+/// Whether all words of a call of `find` that are not known are values of tests, or paths by their beginning.
+fn are_values(words: &Words) -> bool {
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
-        match word {
-            Expansion::Known(known) if is_read && TESTS.contains(&known.as_str()) => {
-                if !rest.next().is_some_and(Expansion::is_one) {
-                    return true;
+        match word.known() {
+            Some(test) if TESTS.contains(&test) => drop(rest.next()),
+            Some(action) if ACTIONS.contains(&action) => {
+                let ends = |word: &&Expansion| word.is(";") || word.is("+");
+                if !rest.by_ref().take_while(|word| !ends(word)).all(|word| word.known().is_some()) {
+                    return false;
                 }
             }
-            Expansion::Known(known) => {
-                let is_path = !known.starts_with(['-', '(', ')', '!', ',']) && known != ";" && known != "+";
-                // what follows another one may be its value, or that of what follows that
-                is_read &= is_path || PLAIN.contains(&known.as_str()) || ACTIONS.contains(&known.as_str());
-                may_end |= known == ";" || known == "+";
-            }
-            Expansion::One(start) if start.starts_with('/') || start.starts_with("./") => {}
-            Expansion::One(_) => unknown += 1,
-            Expansion::Digits | Expansion::Any => return true,
+            Some(word) if PLAIN.contains(&word) || !word.starts_with(['-', '(', ')', '!', ',']) => {}
+            Some(_) => return false,
+            None if matches!(word, Expansion::One(start) if start.starts_with('/') || start.starts_with("./")) => {}
+            None => return false,
         }
     }
-    unknown > 1 || (unknown > 0 && may_end)
+    true
 }
 
 /// Adds what `find` runs for the files that it finds.

@@ -1,9 +1,9 @@
 //! The commands of a parsed text.
 
 use shuck_ast::{
-    Assignment, BuiltinCommand, CaseCommand, Command, CompoundCommand, ConditionalExpr, ConditionalUnaryOp,
-    FunctionDef, IfCommand, LiteralText, Redirect, RedirectKind, RedirectTarget, SimpleCommand, Stmt, StmtSeq, VarRef,
-    Word, WordPart,
+    Assignment, AssignmentValue, BuiltinCommand, CaseCommand, Command, CompoundCommand, ConditionalExpr,
+    ConditionalUnaryOp, FunctionDef, IfCommand, LiteralText, Redirect, RedirectKind, RedirectTarget, SimpleCommand,
+    Stmt, StmtSeq, VarRef, Word, WordPart,
 };
 use shuck_parser::parser::Parser;
 use shuck_parser::{ShellDialect, ShellProfile};
@@ -21,6 +21,8 @@ const MAX_PARSE_STEPS: usize = 2 * MAX_TEXT_BYTES;
 const BOUNDED: [(&str, usize); 6] = [("${", 256), ("<<", 64), ("time", 64), ("coproc", 64), ("((", 512), ("&&", 1024)];
 /// In bytes that the parser looks at for the ends of braces and subscripts.
 const MAX_SCANNED_BYTES: usize = 64 * MAX_TEXT_BYTES;
+/// Of one subscript.
+const MAX_SUBSCRIPT_BYTES: usize = 1024;
 
 pub(super) const COMPLICATED: &str = "it is too complicated";
 pub(super) const SYNTAX_ERROR: &str = "it has a syntax error, or is nested too deep";
@@ -62,6 +64,10 @@ pub(super) enum Mark {
     Declared,
     /// The locale is set.
     Locale,
+    /// While a command reads, words are split by something else.
+    Separators,
+    /// A text runs at any time.
+    Trap,
 }
 
 /// What is found in a text.
@@ -70,7 +76,11 @@ pub(super) fn items(reader: Reader, text: &str) -> Vec<Item> {
         return vec![Item::Unknown("it is too long")];
     }
     let is_over = |(mark, most): &(&str, usize)| text.matches(mark).count() > *most;
-    if BOUNDED.iter().any(is_over) || openings(text) * text.len() > MAX_SCANNED_BYTES {
+    let openings = openings(text);
+    if BOUNDED.iter().any(is_over)
+        || openings.len() * text.len() > MAX_SCANNED_BYTES
+        || has_long_subscript(text, &openings)
+    {
         return vec![Item::Unknown(COMPLICATED)];
     }
     if let Some(reason) = refused::outright(text, reader) {
@@ -78,7 +88,7 @@ pub(super) fn items(reader: Reader, text: &str) -> Vec<Item> {
     }
     let profile = ShellProfile::native(ShellDialect::Bash);
     let parsed = Parser::with_limits_and_profile(text, MAX_TREE_DEPTH, MAX_PARSE_STEPS, profile).parse();
-    let mut walk = Walk { reader, source: text, items: Vec::new(), substitutions: 0 };
+    let mut walk = Walk { reader, source: text, items: Vec::new(), substitutions: 0, in_quotes: 0 };
     if parsed.is_err() {
         walk.unknown(SYNTAX_ERROR);
     }
@@ -89,15 +99,21 @@ pub(super) fn items(reader: Reader, text: &str) -> Vec<Item> {
     walk.items
 }
 
-/// Braces at words and subscripts: for the end of each the parser may look through all of the text.
-fn openings(text: &str) -> usize {
+/// The parser takes long for these.
+fn has_long_subscript(text: &str, openings: &[usize]) -> bool {
+    let is_long = |rest: &str| rest.find(']').unwrap_or(rest.len()) > MAX_SUBSCRIPT_BYTES;
+    openings.iter().any(|at| text.get(at + 1..).is_some_and(|rest| rest.starts_with('[') && is_long(rest)))
+}
+
+/// Braces at words and subscripts, by the bytes before them: for the end of each the parser may look through all of the text.
+fn openings(text: &str) -> Vec<usize> {
     let is_name = |c: &u8| c.is_ascii_alphanumeric() || *c == b'_';
     let is_opening = |pair: &[u8]| match pair {
         [before, b'['] => is_name(before),
         [b'{', after] => !matches!(after, b' ' | b'\t' | b'\n'),
         _ => false,
     };
-    text.as_bytes().windows(2).filter(|pair| is_opening(pair)).count()
+    text.as_bytes().windows(2).enumerate().filter(|(_, pair)| is_opening(pair)).map(|(at, _)| at).collect()
 }
 
 pub(super) struct Walk<'a> {
@@ -106,6 +122,8 @@ pub(super) struct Walk<'a> {
     pub(super) items: Vec<Item>,
     /// How many were gone into.
     pub(super) substitutions: usize,
+    /// How many double quotes are around.
+    pub(super) in_quotes: usize,
 }
 
 impl Walk<'_> {
@@ -160,26 +178,39 @@ impl Walk<'_> {
     }
 
     fn simple(&mut self, command: &SimpleCommand) {
-        // read(1) splits by it, and it is as before afterwards
-        let reads = self.written(command.name.span).as_deref() == Some("read");
-        let is_separator = |assignment: &&Assignment| reads && assignment.target.name == "IFS";
-        for assignment in &command.assignments {
-            match is_separator(&assignment) {
-                true => drop(self.value(assignment)),
-                false => drop(self.assignment(assignment)),
-            }
+        let separates = self.separates(command);
+        match separates {
+            true => self.items.push(Item::Mark(Mark::Separators)),
+            false => self.assignments(&command.assignments),
         }
         let words = [&command.name].into_iter().chain(&command.args);
         let values: Vec<_> = words.map(|word| self.word(word)).collect();
         if values.len() == 1 && is_absent(&command.name) {
             return;
         }
-        self.exported(command.assignments.iter().filter(|assignment| !is_separator(assignment)));
+        if !separates {
+            self.exported(&command.assignments);
+        }
         // bash reads on to the `]`, through spaces
         if values.iter().find_map(Expansion::known).is_some_and(|name| name.contains('[') && name != "[") {
             self.unknown(SYNTAX_ERROR);
         }
         programs::run(self.reader, values, &mut self.items);
+    }
+
+    /// It is `IFS=… read …`: the value is for `read` to split lines by, and is as before afterwards.
+    fn separates(&mut self, command: &SimpleCommand) -> bool {
+        let reads = self.written(command.name.span).as_deref() == Some("read");
+        let [Assignment { target, value: AssignmentValue::Scalar(word), append: false, .. }] = &*command.assignments
+        else {
+            return false;
+        };
+        if !reads || target.name != "IFS" || target.subscript.is_some() {
+            return false;
+        }
+        // an array that is not closed
+        let after = self.source.get(target.name_span.end.offset()..).unwrap_or_default();
+        !after.starts_with("=(") && self.word(word).known().is_some()
     }
 
     fn builtin(&mut self, command: &BuiltinCommand) {
@@ -190,7 +221,7 @@ impl Walk<'_> {
             BuiltinCommand::Exit(c) => ("exit", &c.code, &c.extra_args, &c.assignments),
         };
         self.assignments(assignments);
-        self.exported(assignments.iter());
+        self.exported(assignments);
         let mut values = vec![Expansion::Known(name.to_owned())];
         for word in first.iter().chain(rest) {
             values.push(self.word(word));

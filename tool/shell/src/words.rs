@@ -21,8 +21,10 @@ const OTHER_SHELL: &str = "it has an expansion of another shell";
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Bare,
-    /// In double quotes, a here-document or an expression.
+    /// In double quotes.
     Quoted,
+    /// In a here-document or an expression.
+    Plain,
 }
 
 impl Walk<'_> {
@@ -53,7 +55,7 @@ impl Walk<'_> {
     /// Goes into a word that is an arithmetic or a regular expression, in which parentheses are its own.
     pub(super) fn expression(&mut self, word: &Word) {
         for part in &word.parts {
-            self.part(part, Place::Quoted);
+            self.part(part, Place::Plain);
         }
     }
 
@@ -70,6 +72,7 @@ impl Walk<'_> {
     fn part(&mut self, part: &WordPartNode, place: Place) -> Expansion {
         self.closed(part.span);
         self.read_alike(part.span);
+        self.quotes(part);
         match &part.kind {
             WordPart::Literal(text) => return self.literal(text, part.span, place),
             WordPart::SingleQuoted { value, .. } if value.is_source_backed() => {
@@ -85,8 +88,13 @@ impl Walk<'_> {
             WordPart::DoubleQuoted { parts, .. } => {
                 let (start, end) = (part.span.start.offset() + 1, part.span.end.offset().saturating_sub(1));
                 self.tiled(start..end, parts);
-                let start = Expansion::Known(String::new());
-                return parts.iter().fold(start, |start, part| start.followed_by(self.part(part, Place::Quoted)));
+                let mut value = Expansion::Known(String::new());
+                self.in_quotes += 1;
+                for part in parts {
+                    value = value.followed_by(self.part(part, Place::Quoted));
+                }
+                self.in_quotes -= 1;
+                return value;
             }
             WordPart::CommandSubstitution { .. } | WordPart::ProcessSubstitution { .. } => self.substitution(part.span),
             WordPart::ArithmeticExpansion { .. } => self.arithmetic(part.span),
@@ -109,6 +117,14 @@ impl Walk<'_> {
             WordPart::ZshQualifiedGlob(_) => self.unknown(OTHER_SHELL),
         }
         self.expanded(part, place)
+    }
+
+    /// In `"${x:-'…'}"` single quotes are characters like any other, in some shells and places; in others they quote.
+    fn quotes(&mut self, part: &WordPartNode) {
+        let is_quoted = matches!(part.kind, WordPart::SingleQuoted { .. }) && self.in_quotes > 0;
+        if is_quoted && self.slice(part.span).is_none_or(|text| text.contains(['$', '`', '\\', '"', '{', '}'])) {
+            self.unknown(UNREAD);
+        }
     }
 
     /// What an expansion comes to. The parser has it that it is one.
@@ -237,7 +253,7 @@ impl Walk<'_> {
             self.closed(part.span);
             self.read_alike(part.span);
             match &part.kind {
-                HeredocBodyPart::Literal(text) => drop(self.literal(text, part.span, Place::Quoted)),
+                HeredocBodyPart::Literal(text) => drop(self.literal(text, part.span, Place::Plain)),
                 HeredocBodyPart::Variable(_) => self.plainly_named(part.span),
                 HeredocBodyPart::CommandSubstitution { .. } => self.substitution(part.span),
                 HeredocBodyPart::ArithmeticExpansion { .. } => self.arithmetic(part.span),
@@ -334,6 +350,8 @@ fn literal_value(text: &str, place: Place) -> Option<String> {
                 value.extend(chars.next());
             }
             ('`', _) | ('$', Some('(' | '{' | '[')) => return None,
+            // the parser has gone past the end
+            ('"', _) if place == Place::Quoted => return None,
             // the parser takes some unfinished words to continue to the end of the text
             ('(' | ')' | ' ' | '\t' | '\n' | ';' | '&' | '|' | '<' | '>', _) if place == Place::Bare => return None,
             (c, _) => value.push(c),

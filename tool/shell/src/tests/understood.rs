@@ -64,6 +64,7 @@ fn texts_run_what_they_name() {
         ("[[ $# -eq 1 ]] && [[ \"$?\" -ne 0 ]] || id", "id"),
         ("while IFS=: read -r a b; do echo \"$a\"; done </etc/passwd", "read echo"),
         ("IFS= read -r line", "read"),
+        ("echo \"$$ ${x:-'a b'} ${y%'c'}\"", "echo"),
         ("find \"$dir\" -name '*.log' -mtime +7 -delete", "find"),
         ("find \"$HOME\" -name \"$x\" -exec rm {} \\;", "find rm"),
         ("find . -name \"$x\" -exec rm {} +", "find rm"),
