@@ -81,6 +81,9 @@ fn hostile_texts_are_refused() {
         "{ ${x:+if{>(".repeat(20),
         format!("{}ls{}", ">$(".repeat(1600), ")b".repeat(1600)),
         format!("{}ls{}", ">$(".repeat(200), ")b".repeat(200)),
+        format!("a[{}]=1", "x".repeat(60_000)),
+        format!("declare a[{}1]=1", "1+".repeat(30_000)),
+        format!("echo {}", "a[".repeat(20_000)),
     ];
     for (prefix, group) in ["${x/", "${x#", "[[ a == ", "case x in ", "<<E\n${x%", "!(", "@("]
         .iter()
