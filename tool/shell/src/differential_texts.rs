@@ -200,6 +200,7 @@ pub(super) const TEXTS: &[&str] = &[
     "trap 'nice -n $((505))/zz true' USR1; { sleep 0.1; kill -USR1 $$; } & IFS=0 read x < <(sleep 1)",
     ": \"$$(\"; zz; : \")\"", ": \"$${\"; zz; : \"}\"", ": \"$$((\"; zz; : \"))\"", ": \"\\$$(\" ; zz; : \")\"", ": \"$${x:-'}\"; zz #'}\"",
     "sh -c ': \"$$(\"; zz; : \")\"'", ": $$'\\'; zz #'", ": $$\"a\"; zz", "echo \"$$\"; zz", ": '$$('; zz",
+    "echo $(cat <<a\n\nzz )\na)\na\nzz)", "echo $(cat <<a\nx\na)\nzz\n)", "cat <<a\nax\na\nzz",
     "a() { zz; }; a", "x=a.b; echo \"${x%%.*}\" | zz", "{ zz; zy; } > y", "(zz; zy) | a &",
     "if zz; then zy; elif a; then b; else x; fi", "! zz && zy", "a `zy \\`zz\\``", "$'\\172\\172'", "$'\\x7a'z",
 ];

@@ -19,10 +19,6 @@ pub(super) fn outright(text: &str, reader: Reader) -> Option<&'static str> {
     if text.ends_with('\\') || text.match_indices("\\\n").any(|(at, _)| !may_continue(text, at)) {
         return Some(CONTINUED);
     }
-    // some shells take the first two for the process id, and the rest as it is
-    if ["$${", "$$(", "$$["].iter().any(|start| text.contains(start)) {
-        return Some("it has an expansion right after $$");
-    }
     (reader == Reader::Posix && is_only_bash(text)).then_some(ONLY_BASH)
 }
 

@@ -246,6 +246,14 @@ impl Walk<'_> {
         if !self.slice(delimiter).is_some_and(|delimiter| refused::is_plain_heredoc(delimiter, rest_of_line)) {
             self.unknown(UNREAD);
         }
+        // in a substitution bash lets it end where that ends: E)
+        let may_end = |line: &str| {
+            let rest = line.trim_start_matches('\t').strip_prefix(heredoc.delimiter.cooked.as_str());
+            rest.is_some_and(|rest| rest.starts_with(|c: char| !c.is_ascii_alphanumeric() && c != '_'))
+        };
+        if self.slice(heredoc.body.span).is_none_or(|body| body.lines().any(may_end)) {
+            self.unknown(UNREAD);
+        }
         if self.slice(heredoc.delimiter.span).is_some_and(|text| text.contains(['\'', '"', '\\'])) {
             return;
         }
@@ -295,8 +303,13 @@ impl Walk<'_> {
         }
     }
 
-    /// The parser takes the end of the text for the end of an expansion as well.
+    /// The parser takes the end of the text for the end of an expansion as well. And it takes `$$(` for `$` and `$(`: for
+    /// shells it is `$$` and what follows.
     fn closed(&mut self, span: Span) {
+        let is_expansion = self.slice(span).is_none_or(|text| text.starts_with('$'));
+        if is_expansion && self.source.get(..span.start.offset()).is_none_or(|before| before.ends_with('$')) {
+            self.unknown(UNREAD);
+        }
         for (start, end) in [("${", '}'), ("$(", ')'), ("$[", ']'), ("<(", ')'), (">(", ')')] {
             if self.slice(span).is_none_or(|text| text.starts_with(start)) {
                 self.ends_with(span, end);

@@ -74,7 +74,7 @@ fn what_is_decided_later_is_not_understood() {
         ("trap ls USR1; IFS=0 read x", "trap ls read", DECIDES),
         ("[[ ~+ -eq 1 ]]", "", VALUE),
         ("echo \"${x:-'$y'}\"", "echo", UNREAD),
-        ("echo \"$$(\"; id; echo \")\"", "", "it has an expansion right after $$"),
+        ("echo \"$$(\"; id; echo \")\"", "echo", UNREAD),
         ("echo $[1]", "echo", VALUE),
         ("echo ${a[$(id)]}", "echo", VALUE),
         ("y=$1; echo ${x:y}", "echo", VALUE),
