@@ -10,7 +10,7 @@ use telexec_executor::Program;
 use crate::audit::{Query, digest, search_files, verify_files};
 use crate::identity::patterns::NamePatterns;
 
-/// What records are of.
+/// The events of records.
 const EVENTS: [&str; 12] = [
     "start",
     "end",

@@ -55,7 +55,7 @@ pub(super) struct Asked {
     shell: Option<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     login: bool,
-    /// What `command` or `argv` was defined by, or is to be.
+    /// The name of the named command, without the `@`.
     #[serde(skip_serializing_if = "Option::is_none")]
     named_command: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -53,7 +53,7 @@ use self::omitted::OmittedRecords;
 use self::record::{Body, Failure, FileRecord, ForwardRecord, OperationRecord, Origin, Record, UsedFile, UsedPort};
 use self::redact::Redact;
 pub use self::report::verify_files;
-pub use self::search::{Query, search_files};
+pub(crate) use self::search::{Query, search_files};
 use self::volume::Volume;
 use self::writer::ExecutionRecorder;
 use self::writer::{Job, Start, State, Writer};

@@ -35,9 +35,9 @@ const TEXTS: [&str; 11] = [
     "unix_path",
 ];
 
-/// Which records to print: those for which all of this holds.
+/// Which records to print: those for which all of these hold.
 #[derive(Debug, Default)]
-pub struct Query {
+pub(crate) struct Query {
     /// Of these identities; `None`: of any, and those without one.
     pub(crate) identities: Option<NamePatterns>,
     /// Of these events; empty: of any.
@@ -59,7 +59,7 @@ pub struct Query {
 ///
 /// # Errors
 /// `out` cannot be written.
-pub fn search_files(given: &[PathBuf], query: &Query, out: &mut impl Write) -> io::Result<u8> {
+pub(crate) fn search_files(given: &[PathBuf], query: &Query, out: &mut impl Write) -> io::Result<u8> {
     let files = match open_all(given) {
         Ok(files) => files,
         Err((path, error)) => return Ok(unreadable(&path, &error)),
