@@ -115,9 +115,11 @@ async fn nothing_else_of_a_request_changes_what_runs() {
         (restart().env("STAGE", "test"), "environment: STAGE is not accepted by @restart"),
         (restart().env("LD_PRELOAD", "/x.so"), "environment: LD_PRELOAD "),
         (restart().env("TZ", "UTC-24"), "environment: TZ "),
+        (restart().env("COLUMNS", "a[$(id)]"), "environment: COLUMNS "),
+        (restart().env("TERM", "../../x"), "environment: TERM "),
         (restart().limits(limits), "limits: is not accepted by @restart"),
         (restart().descendants(Descendants::Kill), "descendants: "),
-        (named(&["@restart", &"x".repeat(5000)]), "argv[1]: is longer than 4096 bytes"),
+        (named(&["@restart", &"x".repeat(5000)]), "argv[1]: is longer than 1024 bytes"),
         (
             named(&["@deploy", "--version=x", "live"]),
             "argv[1]: does not match --version={version}, where {version} is v[0-9]+",

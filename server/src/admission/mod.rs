@@ -28,7 +28,7 @@ use crate::call::caller::Caller;
 use crate::call::{Call, Rpc};
 use crate::identity::Identity;
 use crate::metrics::Metrics;
-use crate::named_command::NamedCommands;
+use crate::named_command::{NamedCommands, Resolved};
 use crate::policy::{Decision, Detail, Facts, PolicyFile, Subject};
 use crate::reload::Watched;
 use crate::trace::Traces;
@@ -116,6 +116,20 @@ impl Stack {
         let operation = Operation { about: Some(identity), ..Operation::default() };
         self.audit.record_access(call, operation, &decision, permitted.as_ref().err()).await;
         permitted
+    }
+
+    /// Puts the definition of a named command in the place of its name, in the turn of the identity that calls if that may take
+    /// long.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Internal`].
+    pub(crate) async fn resolve(&self, call: &Call, command: Command) -> Result<Resolved, ExecutorError> {
+        if self.named_commands.is_quick(&command) {
+            return Ok(self.named_commands.resolve(command));
+        }
+        let named_commands = self.named_commands.clone();
+        let identity = call.caller.identity.as_str();
+        self.evaluator.in_turn(identity, move || named_commands.resolve(command)).await
     }
 
     /// Whether `caller` may start this command by this RPC, and what is known of the command. It is judged in the turn of the

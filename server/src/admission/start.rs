@@ -36,7 +36,7 @@ pub(super) struct Admitted {
 impl Guarded {
     /// Decides about a command.
     pub(super) async fn judge(&self, command: Command) -> Result<Decided, ExecutorError> {
-        let Resolved { command, refusal } = self.stack.named_commands.resolve(command);
+        let Resolved { command, refusal } = self.stack.resolve(&self.call, command).await?;
         if self.stack.policy.is_none() {
             let command = match command.uses_user_shell() {
                 true => {

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use telexec_executor::text::{counted, error_chain};
+use telexec_executor::text::{counted, error_chain, printable};
 
 use super::files;
 use super::verify::{Position, Summary, Verifier, VerifyError};
@@ -55,7 +55,8 @@ pub fn verify_files(given: &[PathBuf], expected: Option<&str>, out: &mut impl Wr
 }
 
 pub(super) fn unreadable(path: &Path, error: &io::Error) -> u8 {
-    logging::line(&format!("telexecd: cannot read {}: {}", path.display(), error_chain(error)));
+    let name = printable(&path.display().to_string());
+    logging::line(&format!("telexecd: cannot read {name}: {}", error_chain(error)));
     2
 }
 

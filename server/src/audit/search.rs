@@ -18,8 +18,8 @@ use crate::logging;
 const FOUND: u8 = 0;
 const NOT_FOUND: u8 = 1;
 const FAILED: u8 = 2;
-/// Starts whose ends are looked for; those of further ones are not found by their text.
-const MAX_STARTS: usize = 100_000;
+/// Starts whose ends are looked for.
+const MAX_STARTS: usize = 1_000_000;
 /// The fields that are searched for a text.
 const TEXTS: [&str; 11] = [
     "argv",
@@ -64,7 +64,7 @@ pub(crate) fn search_files(given: &[PathBuf], query: &Query, out: &mut impl Writ
         Ok(files) => files,
         Err((path, error)) => return Ok(unreadable(&path, &error)),
     };
-    let (mut search, mut failed) = (Search { query, starts: HashSet::new(), found: false }, false);
+    let (mut search, mut failed) = (Search { query, starts: HashSet::new(), overflows: false, found: false }, false);
     for (path, file) in files {
         match file.map(|file| BufReader::new(Growing::new(file))) {
             Ok(mut file) => match search.read(&mut file, out)? {
@@ -72,7 +72,7 @@ pub(crate) fn search_files(given: &[PathBuf], query: &Query, out: &mut impl Writ
                 Read::Malformed(line) => {
                     logging::line(&format!(
                         "telexecd: {}: line {line} and maybe others are no records",
-                        path.display()
+                        printable(&path.display().to_string())
                     ));
                     failed = true;
                 }
@@ -80,6 +80,12 @@ pub(crate) fn search_files(given: &[PathBuf], query: &Query, out: &mut impl Writ
             },
             Err(error) => return Ok(unreadable(&path, &error)),
         }
+    }
+    if search.overflows {
+        logging::line(&format!(
+            "telexecd: more than {MAX_STARTS} commands without an end match: the ends of some are missing"
+        ));
+        failed = true;
     }
     Ok(match (failed, search.found) {
         (true, _) => FAILED,
@@ -92,6 +98,8 @@ struct Search<'a> {
     query: &'a Query,
     /// The numbers of starts that were found by their text: their ends do not have it.
     starts: HashSet<u64>,
+    /// There are more starts than are looked for.
+    overflows: bool,
     found: bool,
 }
 
@@ -155,8 +163,11 @@ impl Search<'_> {
             return true;
         }
         let has = TEXTS.iter().any(|name| asked(record, name).contains(text.as_str()));
-        if has && event(record) == "start" && self.starts.len() < MAX_STARTS {
-            self.starts.extend(number("seq"));
+        if has && event(record) == "start" {
+            match self.starts.len() < MAX_STARTS {
+                true => self.starts.extend(number("seq")),
+                false => self.overflows = true,
+            }
         }
         has
     }
@@ -216,9 +227,10 @@ fn in_words(record: &Value) -> String {
             format!("{action}{}{place}{failure}", named("signal", " "))
         }
     };
-    let columns = [field("time"), field("event"), field("identity"), field("execution_id"), what];
-    let columns = columns.iter().map(|column| if column.is_empty() { "-".to_owned() } else { printable(column) });
-    columns.collect::<Vec<_>>().join("  ")
+    let columns = ["time", "event", "identity", "execution_id"].map(field);
+    // a space would begin the next column
+    let columns = columns.iter().map(|column| printable(column).replace(' ', "\\u{20}")).chain([printable(&what)]);
+    columns.map(|column| if column.is_empty() { "-".to_owned() } else { column }).collect::<Vec<_>>().join("  ")
 }
 
 /// The fields that not every record has: `version: 0.1.0, pid: 7`.

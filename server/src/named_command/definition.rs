@@ -9,10 +9,11 @@ use telexec_proto::convert::duration_to_wire;
 use telexec_proto::v1::{NamedCommand, NamedCommandParameter};
 
 use super::word::{Parameter, Word, compile};
+use crate::policy::is_harmless;
 
 /// Before the numbers of parameters that have no name.
 const NUMBERED: &str = "argument_";
-/// The variables that a request may set: how the output looks.
+/// The variables that a request may set, to harmless values: how the output looks.
 const ACCEPTED_VARIABLES: [&str; 4] = ["COLUMNS", "LINES", "NO_COLOR", "TERM"];
 /// What tools for named commands have beside their parameters.
 const RESERVED: [&str; 3] = ["input", "reason", "target"];
@@ -81,6 +82,11 @@ impl Definition {
         probe.map(|_| definition).map_err(|fault| fault.to_string())
     }
 
+    /// Whether arguments are compared with regular expressions of the configuration, which may take long.
+    pub(super) fn has_patterns(&self) -> bool {
+        !self.config.parameters.is_empty()
+    }
+
     fn uses(&self, name: &str) -> bool {
         self.parameters().any(|parameter| parameter.patterns.iter().any(|(used, _)| used == name))
     }
@@ -140,7 +146,9 @@ impl Definition {
     /// Refuses what else in a request would change what the command does.
     fn check_fields(&self, name: &str, asked: &Command) -> Result<(), InvalidCommand> {
         let takes_input = self.config.stdin || (self.config.terminal && asked.terminal().is_some());
-        let other = asked.environment().keys().find(|name| !ACCEPTED_VARIABLES.contains(&name.as_str()));
+        let is_accepted =
+            |name: &str, value: &str| ACCEPTED_VARIABLES.contains(&name) && is_harmless(name, Some(value));
+        let other = asked.environment().iter().find(|(name, value)| !is_accepted(name, value)).map(|(name, _)| name);
         let refused = [
             ("user", asked.user().is_some()),
             ("working_directory", asked.working_directory().is_some()),

@@ -50,6 +50,15 @@ impl NamedCommands {
         }
     }
 
+    /// Whether [`resolve`](Self::resolve) takes no time to speak of.
+    pub(crate) fn is_quick(&self, command: &Command) -> bool {
+        let name = match command.program() {
+            Program::Argv(argv) => asked_named_command(argv),
+            Program::Shell { .. } => None,
+        };
+        name.and_then(|name| self.0.get(name)).is_none_or(|definition| !definition.has_patterns())
+    }
+
     /// Puts the definition of a named command in the place of its name.
     pub(crate) fn resolve(&self, command: Command) -> Resolved {
         let asked = match command.program() {

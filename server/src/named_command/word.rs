@@ -9,9 +9,9 @@ use super::range::Range;
 /// With more values they are not listed one by one.
 const MAX_VALUES: usize = 64;
 /// Of a compiled regular expression.
-const MAX_REGEX_BYTES: usize = 1024 * 1024;
+const MAX_REGEX_BYTES: usize = 128 * 1024;
 /// Of one argument: it is matched before the policy is asked.
-const MAX_ARGUMENT_BYTES: usize = 4096;
+const MAX_ARGUMENT_BYTES: usize = 1024;
 
 /// A word of a named command.
 #[derive(Clone, Debug)]
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(why("web-{1..9}", "x"), "does not match web-{1..9}");
         assert_eq!(why("{version}", "x"), "does not match {version}, where {version} is v[0-9.]+|latest");
         assert_eq!(why("{any}", "-x"), "begins with \"-\", which {any} does not accept");
-        assert_eq!(why("{any}", &"x".repeat(MAX_ARGUMENT_BYTES + 1)), "is longer than 4096 bytes");
+        assert_eq!(why("{any}", &"x".repeat(MAX_ARGUMENT_BYTES + 1)), "is longer than 1024 bytes");
     }
 
     #[test]

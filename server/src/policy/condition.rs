@@ -21,6 +21,8 @@ pub(super) struct Condition {
     expression: Expression,
     /// What it looks at in the context.
     attributes: Vec<Attribute>,
+    /// It looks at the context as a whole.
+    is_about_context: bool,
     /// For `context has timeout`: the attribute, without which further conditions cannot hold.
     guards: Option<Attribute>,
     /// For `["cat", "df"].containsAll(context.programs)`: the list.
@@ -64,7 +66,8 @@ impl Condition {
     /// `None`: the text does not read back as an expression, which the tests of Cedar exclude.
     fn new(text: String, expr: Option<&Expr>) -> Option<Self> {
         let expression = text.parse().ok()?;
-        let attributes = expr.map(attributes).unwrap_or_default();
+        let (whole, attributes): (Vec<_>, Vec<_>) =
+            expr.map(attributes).unwrap_or_default().into_iter().partition(|attribute| attribute.0.is_empty());
         let (guards, list) = match expr {
             Some(Expr::HasAttr { .. }) => (attributes.first().cloned(), None),
             Some(Expr::BinaryOp { op: BinaryOp::ContainsAll, left, right }) if path(right).is_some() => {
@@ -74,7 +77,8 @@ impl Condition {
         };
         let is_about_principal = expr.is_some_and(|expr| variables(expr) == [Var::Principal]);
         let text = if expr.is_some_and(names_identities) { ON_THE_IDENTITY.to_owned() } else { text };
-        Some(Self { text, expression, attributes, guards, list, is_about_principal })
+        let is_about_context = !whole.is_empty();
+        Some(Self { text, expression, attributes, is_about_context, guards, list, is_about_principal })
     }
 
     /// Whether it holds; what cannot be evaluated does not.
@@ -84,7 +88,8 @@ impl Condition {
 
     /// Whether it looks at such an attribute of the context.
     pub(super) fn looks_at(&self, is_such: impl Fn(&str) -> bool) -> bool {
-        self.attributes.iter().any(|attribute| is_such(&attribute.0.join(".")))
+        self.is_about_context && is_such("command")
+            || self.attributes.iter().any(|attribute| is_such(&attribute.0.join(".")))
     }
 
     /// Whether it cannot hold because of another one that does not, as `context.timeout < …` after `context has timeout`.
@@ -190,10 +195,10 @@ fn path(expr: &Expr) -> Option<Vec<String>> {
     }
 }
 
-/// The attributes of the context that it looks at, each once.
+/// The attributes of the context that it looks at, each once; an empty one is the context as a whole.
 fn attributes(expr: &Expr) -> Vec<Attribute> {
     let of = |expr: &Expr| path(expr).map(|path| vec![Attribute(path)]);
-    expr.reduce(&of, &union, Vec::new()).into_iter().filter(|attribute| !attribute.0.is_empty()).collect()
+    expr.reduce(&of, &union, Vec::new())
 }
 
 /// The variables that it looks at, each once.

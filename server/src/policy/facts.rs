@@ -74,8 +74,11 @@ impl Facts {
     pub(crate) fn variables(&self) -> BTreeSet<&str> {
         // the others are its definition's: callers may give harmless ones alone
         if self.are_of_named_command() {
-            let given = self.command.environment().keys().map(String::as_str);
-            return given.filter(|name| is_harmless(name)).collect();
+            let given = self.command.environment().iter();
+            return given
+                .filter(|(name, value)| is_harmless(name, Some(value)))
+                .map(|(name, _)| name.as_str())
+                .collect();
         }
         let inherited = self.place.iter().flat_map(|place| &place.variables).map(String::as_str);
         let inherited: BTreeSet<_> = inherited.chain(SHELLS_OWN).collect();
@@ -86,6 +89,13 @@ impl Facts {
         let assigned = analysis.assigned.iter().map(String::as_str);
         let assigned = assigned.filter(|name| login || inherited.contains(name));
         given.chain(analysis.exported.iter().map(String::as_str)).chain(assigned).collect()
+    }
+
+    /// Whether one of these is harmless, with the value that the request gives it; of what a text gives it no value is known.
+    pub(super) fn sets_harmlessly(&self, name: &str) -> bool {
+        let in_text = self.analysis().exported.contains(name) || self.analysis().assigned.contains(name);
+        let value = self.command.environment().get(name).map(String::as_str);
+        (value.is_none() || is_harmless(name, value)) && (value.is_some() && !in_text || is_harmless(name, None))
     }
 
     /// Why an attribute of the context is missing.

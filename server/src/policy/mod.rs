@@ -29,6 +29,7 @@ use tracing::{info, warn};
 
 pub(crate) use self::decision::{Decision, Detail};
 use self::entity_cache::EntityCache;
+pub(crate) use self::environment::is_harmless;
 use self::explanation::Denied;
 pub(crate) use self::facts::{Facts, is_plain};
 pub use self::fault::PolicyError;

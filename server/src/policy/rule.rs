@@ -79,7 +79,8 @@ impl Rule {
     /// The variables of a command that it does not permit.
     pub(super) fn uncovered<'a>(&self, subject: &Subject<'a>) -> Vec<&'a str> {
         let Subject::Command(facts) = subject else { return Vec::new() };
-        facts.variables().into_iter().filter(|name| !self.environment.covers(name)).collect()
+        let is_permitted = |name: &&str| facts.sets_harmlessly(name) || self.environment.covers(name);
+        facts.variables().into_iter().filter(|name| !is_permitted(name)).collect()
     }
 
     /// Returns whether the annotation is known.

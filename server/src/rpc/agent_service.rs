@@ -73,10 +73,11 @@ impl AgentService for Agent {
         let CheckCommandRequest { request: asked, identity } = request.into_inner();
         let asked = asked.ok_or_else(|| invalid(InvalidCommand::new("request", "is missing")))?;
         let command = command_from_wire(asked, None).map_err(invalid)?;
-        let Resolved { command, refusal } = self.stack.named_commands.resolve(command);
         let caller = self.about(&call, &identity).await?;
         // evaluating it costs as much as a start
         self.stack.start_limiter.count(&call.caller.identity).map_err(|error| error_to_status(&error))?;
+        let resolved = self.stack.resolve(&call, command).await.map_err(|error| error_to_status(&error))?;
+        let Resolved { command, refusal } = resolved;
         let judged = self.stack.judge(&call, caller, Rpc::Execute, command).await;
         let (facts, decision) = judged.map_err(|error| error_to_status(&error))?;
         if let (true, Some(refusal)) = (decision.allowed, refusal) {

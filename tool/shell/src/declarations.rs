@@ -105,6 +105,9 @@ impl Walk<'_> {
             }
             AssignmentValue::Compound(array) => {
                 self.ends_with(assignment.span, ')');
+                if self.written(assignment.span).is_none_or(|text| text.contains("\\\n")) {
+                    self.unknown(EVALUATED);
+                }
                 self.items.push(Item::Mark(Mark::Array));
                 array.elements.iter().for_each(|element| self.element(element));
                 Expansion::Any
@@ -114,7 +117,13 @@ impl Walk<'_> {
 
     fn element(&mut self, element: &ArrayElem) {
         match element {
-            ArrayElem::Sequential(value) => drop(self.word(value)),
+            ArrayElem::Sequential(value) => {
+                // a subscript that the parser does not know
+                if self.written(value.span).is_none_or(|text| text.starts_with('[')) {
+                    self.unknown(EVALUATED);
+                }
+                self.word(value);
+            }
             ArrayElem::Keyed { key, value } | ArrayElem::KeyedAppend { key, value } => {
                 self.subscript(key);
                 self.word(value);

@@ -201,6 +201,12 @@ pub(super) const TEXTS: &[&str] = &[
     ": \"$$(\"; zz; : \")\"", ": \"$${\"; zz; : \"}\"", ": \"$$((\"; zz; : \"))\"", ": \"\\$$(\" ; zz; : \")\"", ": \"$${x:-'}\"; zz #'}\"",
     "sh -c ': \"$$(\"; zz; : \")\"'", ": $$'\\'; zz #'", ": $$\"a\"; zz", "echo \"$$\"; zz", ": '$$('; zz",
     "echo $(cat <<a\n\nzz )\na)\na\nzz)", "echo $(cat <<a\nx\na)\nzz\n)", "cat <<a\nax\na\nzz",
+    "echo \"${x:-{}\"; zz; echo \"}\"", "echo \"${x/a/{}\"; zz; echo \"}\"", "a=(${x:-{}); zz; echo }", "a=(\"${x:-{}\" `zz`); id \"}\"",
+    "echo $(echo \"${x%%{}\"; zz; echo \"}\")", "echo \"${x:-a{b}\"; zz; echo \"}\"", "echo \"${x:-${y:-{}}\"; zz; echo \"}\"",
+    "(#'\nzz\n#'\n)", "(#: <<a\nzz\na\n)", "case a in a)#'\nzz;;\n#'\nesac", "id; (#'\nzz\n#'\n)", "echo $( (#'\nzz\n#'\n) )",
+    "set -- 'a[$(zz)]'; a=([{$1]=1)", "set -- 'a[$(zz)]'; a=([b{\"$1\"]=1)", "set -- 'a[$(zz)]'; declare -a a=([{$1]=1)",
+    "a=([{'[$(zz)]']=1)", "a=( \\\n['b[$(zz)]']=1)", "let a=(;\nzz", "let a=(1;\nzz", "let a+=(;\nzz", "let b a=(1;\nzz", "x=1 let a=(;\nzz",
+    "echo a=(;\nzz", "a=(1 2); zz", "a=(\n1\n2\n); zz", "echo \"${x:-a}${y}\"; zz", "(echo a) # b\nzz", "echo '(#' ')#'; zz",
     "a() { zz; }; a", "x=a.b; echo \"${x%%.*}\" | zz", "{ zz; zy; } > y", "(zz; zy) | a &",
     "if zz; then zy; elif a; then b; else x; fi", "! zz && zy", "a `zy \\`zz\\``", "$'\\172\\172'", "$'\\x7a'z",
 ];
@@ -233,7 +239,7 @@ pub(super) const FRAGMENTS: &[&str] = &[
     "exec {x}>", "$[", "]", "\t", "é", "${!x}", "${x[", "${x:", "break", "return", "exit", "$-", "$@", "$*", "\"$@\"",
     "<&-", "&>>", "<>", ">|", "[ -n ", "test ", "printf ", "-v ", "unset ", "x='a[$(zz)]'; ", "$((1+2))",
     "((i++)); ", "i=", "i=1; ", "$((i", "for ((i=0;i<1;i++)); do ", "let i", "${x:i", "IFS=: read x ", "[[ $i -lt ", "((x", "$x))",
-    "${x~", "${x~~", "${ ", "x%n ", "-c ", "PATH", "; last",
+    "${x:-{}", "let a=(", "(#'", "[{", "a)#", "${x~", "${x~~", "${ ", "x%n ", "-c ", "PATH", "; last",
 ];
 
 /// What is put into texts.

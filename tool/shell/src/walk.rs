@@ -183,8 +183,9 @@ impl Walk<'_> {
             true => self.items.push(Item::Mark(Mark::Separators)),
             false => self.assignments(&command.assignments),
         }
-        let words = [&command.name].into_iter().chain(&command.args);
-        let values: Vec<_> = words.map(|word| self.word(word)).collect();
+        let words = || [&command.name].into_iter().chain(&command.args);
+        words().for_each(|word| self.is_one(word));
+        let values: Vec<_> = words().map(|word| self.word(word)).collect();
         if values.len() == 1 && is_absent(&command.name) {
             return;
         }
@@ -196,6 +197,15 @@ impl Walk<'_> {
             self.unknown(SYNTAX_ERROR);
         }
         programs::run(self.reader, values, &mut self.items);
+    }
+
+    /// The parser takes a comment after a parenthesis for a word, and drops what comes after a parenthesis behind one.
+    fn is_one(&mut self, word: &Word) {
+        let (begin, end) = (word.span.start.offset(), word.span.end.offset());
+        let at = |start: usize, text: char| self.source.get(start..).is_some_and(|rest| rest.starts_with(text));
+        if begin < end && (at(begin, '#') || at(end, '(')) {
+            self.unknown(SYNTAX_ERROR);
+        }
     }
 
     /// It is `IFS=… read …`: the value is for `read` to split lines by, and is as before afterwards.

@@ -150,12 +150,15 @@ impl Walk<'_> {
         if self.slice(span).is_some_and(|text| text.starts_with("${!")) {
             self.unknown(EVALUATED);
         }
-        let inside = self.slice(span).and_then(|text| text.strip_prefix("${")?.strip_suffix('}'));
-        let Some(inside) = inside.filter(|_| self.reader == Reader::Posix) else { return };
-        let word = inside.strip_prefix('#').unwrap_or(inside);
-        let operation = word.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '_');
-        let is_plain = operation.is_empty() || operation.starts_with([':', '-', '=', '?', '+', '#', '%']);
-        if !is_plain || operation.len() == word.len() || inside.contains(['\'', '"', '\\', '{', '}']) {
+        let Some(inside) =
+            self.written(span).and_then(|text| Some(text.strip_prefix("${")?.strip_suffix('}')?.to_owned()))
+        else {
+            return;
+        };
+        if has_bare_brace(&inside) {
+            self.unknown(UNREAD);
+        }
+        if self.reader == Reader::Posix && !is_plain_operation(&inside) {
             self.unknown(OTHER_SHELL);
         }
     }
@@ -350,6 +353,19 @@ impl Walk<'_> {
     fn slice(&self, span: Span) -> Option<&str> {
         self.source.get(span.start.offset()..span.end.offset())
     }
+}
+
+/// The parser counts braces in an expansion, and shells take the first `}` for its end.
+fn has_bare_brace(inside: &str) -> bool {
+    inside.match_indices('{').any(|(at, _)| !inside.get(..at).is_some_and(|before| before.ends_with('$')))
+}
+
+/// What all shells read alike between `${` and `}`.
+fn is_plain_operation(inside: &str) -> bool {
+    let word = inside.strip_prefix('#').unwrap_or(inside);
+    let operation = word.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '_');
+    let is_plain = operation.is_empty() || operation.starts_with([':', '-', '=', '?', '+', '#', '%']);
+    is_plain && operation.len() < word.len() && !inside.contains(['\'', '"', '\\', '{', '}'])
 }
 
 /// Takes the backslashes out; `None` if there is more in it than text.
