@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use telexec_tests::Agent;
 
+use super::troubleshooting::shows;
 use super::{Said, say, telexec};
 
 const COMMANDS: &str = r#"
@@ -46,10 +47,15 @@ async fn they_run_by_their_name_whatever_user_is_configured() {
     }
     let said = say(&["exec", agent.uri(), "@restart", "x"]).await;
     assert!(said.failure(125).contains("argument 1 does not match web-{1..9}"), "{said:?}");
+    shows("argument N does not match …", said.stderr());
+    let said = say(&["exec", agent.uri(), "@restart"]).await;
+    shows("the command line has N after @NAME, which takes …", said.failure(125));
     let said = say(&["exec", "-u", "root", agent.uri(), "@who"]).await;
     assert!(said.failure(125).contains("--user is not accepted by @who"), "{said:?}");
+    shows("… is not accepted by @NAME", said.stderr());
     let said = say(&["exec", agent.uri(), "@nothing"]).await;
     let hint =
         "cannot run @nothing: no such named command\ntelexec: `telexec commands TARGET` lists the named commands";
     assert!(said.failure(127).contains(hint), "{said:?}");
+    shows("cannot run @NAME: no such named command", said.stderr());
 }

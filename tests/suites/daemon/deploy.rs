@@ -40,12 +40,18 @@ fn key(line: &str) -> Option<&str> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_example_configuration_is_valid_with_what_is_commented_out() {
     let text = std::fs::read_to_string(deploy().join("telexecd.toml")).unwrap();
-    let mut lines: Vec<&str> = Vec::new();
+    let (mut lines, mut in_command) = (Vec::<&str>::new(), false);
     for line in text.lines() {
         // not the user, which may not be here
-        let is_set = |code: &&str| key(code).is_some_and(|key| key != "agent_user");
+        let is_set = |code: &&str| key(code).is_some_and(|key| key != "agent_user") || code.starts_with("[commands.");
         let code = line.strip_prefix("# ").filter(is_set).unwrap_or(line);
-        lines.retain(|earlier| key(earlier).is_none() || key(earlier) != key(code));
+        // each command has keys of its own
+        if code.starts_with('[') {
+            in_command = code.starts_with("[commands.");
+        }
+        if !in_command {
+            lines.retain(|earlier| key(earlier).is_none() || key(earlier) != key(code));
+        }
         lines.push(code);
     }
     let directory = tempfile::tempdir().unwrap();
