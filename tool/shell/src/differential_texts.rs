@@ -207,6 +207,11 @@ pub(super) const TEXTS: &[&str] = &[
     "set -- 'a[$(zz)]'; a=([{$1]=1)", "set -- 'a[$(zz)]'; a=([b{\"$1\"]=1)", "set -- 'a[$(zz)]'; declare -a a=([{$1]=1)",
     "a=([{'[$(zz)]']=1)", "a=( \\\n['b[$(zz)]']=1)", "let a=(;\nzz", "let a=(1;\nzz", "let a+=(;\nzz", "let b a=(1;\nzz", "x=1 let a=(;\nzz",
     "echo a=(;\nzz", "a=(1 2); zz", "a=(\n1\n2\n); zz", "echo \"${x:-a}${y}\"; zz", "(echo a) # b\nzz", "echo '(#' ')#'; zz",
+    "3<<E zz\nE", "0<<E zz\nE", "10<<-E zz\nE", "3<<<a zz", "x=1 3<<E zz\nE", ">a 3<<E zz\nE", "! 3<<'E' zz\nE", "exec 3<<E zz\nE",
+    "bash -c 3<<E zz\nE", "env 3<<E zz\nE", "timeout 3<<E 1 zz\nE", "echo {fd}\\<<E\nzz\nE", "echo {a,b}\\<<E\nzz\nE",
+    "echo {}\\<<E\nzz\nE", "{fd}\\>a zz", "{1^}\\$", "[[ -n a$'\\' b'`zz` ]]", "[[ -n $'\\' #'$(zz)\n]]", "[[ x == a$'\\' b'`zz` ]]",
+    "x=($'\\' #'`zz`\n)", "x=(a$'\\' #'); zz\n)", "x+=(a$'\\' #'`zz`\n)", "z{a\"b\"}", "{\"zz\"}", ":&!zz", ": &!zz x", "{ a;\n}{ b;\n}",
+    "f() { a;\n}{ b;\n}\nf", "{ a\n}zz", "cat 3<<E; zz\nE", "cat <<E 3<a; zz\nE", "echo a{b,c}d; zz", "x=(a `zz` b)", "[[ -n `zz` ]]",
     "a() { zz; }; a", "x=a.b; echo \"${x%%.*}\" | zz", "{ zz; zy; } > y", "(zz; zy) | a &",
     "if zz; then zy; elif a; then b; else x; fi", "! zz && zy", "a `zy \\`zz\\``", "$'\\172\\172'", "$'\\x7a'z",
 ];
@@ -239,7 +244,7 @@ pub(super) const FRAGMENTS: &[&str] = &[
     "exec {x}>", "$[", "]", "\t", "é", "${!x}", "${x[", "${x:", "break", "return", "exit", "$-", "$@", "$*", "\"$@\"",
     "<&-", "&>>", "<>", ">|", "[ -n ", "test ", "printf ", "-v ", "unset ", "x='a[$(zz)]'; ", "$((1+2))",
     "((i++)); ", "i=", "i=1; ", "$((i", "for ((i=0;i<1;i++)); do ", "let i", "${x:i", "IFS=: read x ", "[[ $i -lt ", "((x", "$x))",
-    "${x:-{}", "let a=(", "(#'", "[{", "a)#", "${x~", "${x~~", "${ ", "x%n ", "-c ", "PATH", "; last",
+    "3<<E ", "{a}\\", "$'\\' ", "&!", "}{", "{\"b\"}", "0<<<", "${x:-{}", "let a=(", "(#'", "[{", "a)#", "${x~", "${x~~", "${ ", "x%n ", "-c ", "PATH", "; last",
 ];
 
 /// What is put into texts.

@@ -19,6 +19,10 @@ pub(super) fn outright(text: &str, reader: Reader) -> Option<&'static str> {
     if text.ends_with('\\') || text.match_indices("\\\n").any(|(at, _)| !may_continue(text, at)) {
         return Some(CONTINUED);
     }
+    // in some places the parser takes the second for the end of the quote
+    if text.contains("$'") && text.contains("\\'") {
+        return Some("it has an escaped quote in $'…'");
+    }
     (reader == Reader::Posix && is_only_bash(text)).then_some(ONLY_BASH)
 }
 

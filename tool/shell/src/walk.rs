@@ -1,9 +1,9 @@
 //! The commands of a parsed text.
 
 use shuck_ast::{
-    Assignment, AssignmentValue, BuiltinCommand, CaseCommand, Command, CompoundCommand, ConditionalExpr,
-    ConditionalUnaryOp, FunctionDef, IfCommand, LiteralText, Redirect, RedirectKind, RedirectTarget, SimpleCommand,
-    Stmt, StmtSeq, VarRef, Word, WordPart,
+    Assignment, AssignmentValue, BackgroundOperator, BuiltinCommand, CaseCommand, Command, CompoundCommand,
+    ConditionalExpr, ConditionalUnaryOp, FunctionDef, IfCommand, LiteralText, Redirect, RedirectKind, RedirectTarget,
+    SimpleCommand, Stmt, StmtSeq, StmtTerminator, VarRef, Word, WordPart,
 };
 use shuck_parser::parser::Parser;
 use shuck_parser::{ShellDialect, ShellProfile};
@@ -143,7 +143,7 @@ impl Walk<'_> {
 
     fn is_line_between(&self, before: &Stmt, after: &Stmt) -> bool {
         let between = self.source.get(before.span.start.offset()..after.span.start.offset());
-        between.is_some_and(|text| text.contains('\n'))
+        between.is_some_and(|text| text.contains('\n') && !text.trim_end_matches([' ', '\t']).ends_with(['}', ')']))
     }
 
     fn sequences<'s>(&mut self, sequences: impl IntoIterator<Item = &'s StmtSeq>) {
@@ -155,6 +155,10 @@ impl Walk<'_> {
     fn statement(&mut self, statement: &Stmt) {
         for redirect in &statement.redirects {
             self.redirect(redirect);
+        }
+        if matches!(statement.terminator, Some(StmtTerminator::Background(operator)) if operator != BackgroundOperator::Plain)
+        {
+            self.unknown(OTHER_SHELL);
         }
         self.posix_statement(statement);
         match &statement.command {
@@ -286,7 +290,7 @@ impl Walk<'_> {
             }
             CompoundCommand::Conditional(command) => {
                 self.ends_at_brackets(command.span);
-                self.conditional(&command.expression);
+                self.checked(command.span, |walk| walk.conditional(&command.expression));
             }
             CompoundCommand::Coproc(command) => {
                 self.unknown("a coprocess sets variables");
@@ -367,6 +371,13 @@ impl Walk<'_> {
                 }
             }
             RedirectTarget::Heredoc(heredoc) => self.heredoc(heredoc),
+        }
+        // of these the parser does not know that a descriptor may stand before them
+        let is_here =
+            matches!(redirect.kind, RedirectKind::HereDoc | RedirectKind::HereDocStrip | RedirectKind::HereString);
+        let before = self.source.get(..redirect.span.start.offset());
+        if is_here && before.is_none_or(|before| before.ends_with(|c: char| c.is_ascii_digit())) {
+            self.unknown("a redirection to a descriptor could not be read");
         }
         if redirect.fd_var.is_some() {
             self.unknown(EVALUATED);

@@ -40,6 +40,14 @@ impl Walk<'_> {
                 _ => unquoted.push('x'),
             }
         }
+        // in words with braces the parser takes quotes and backslashes for text, and the end of the word for elsewhere
+        let written = self.slice(word.span).unwrap_or("\\");
+        let ends_in_escape = written.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1;
+        // {} alone is for find and xargs
+        let has_quotes = written.contains(['"', '\'']) && unquoted.replace("{}", "").contains('{');
+        if ends_in_escape || has_quotes || (written.contains('\\') && unquoted.contains('{')) {
+            self.unknown(UNREAD);
+        }
         match expansion {
             _ if word.has_active_brace_expansion() || is_pattern(&unquoted) => Expansion::Any,
             // a home directory, in bash also there
@@ -297,7 +305,7 @@ impl Walk<'_> {
     }
 
     /// Looks at what stands there, and whether a substitution stands there that was not found.
-    fn checked(&mut self, span: Span, look: impl FnOnce(&mut Self)) {
+    pub(super) fn checked(&mut self, span: Span, look: impl FnOnce(&mut Self)) {
         let before = self.substitutions;
         look(self);
         let read = self.substitutions > before || self.slice(span).is_some_and(|text| !may_substitute(text));
