@@ -109,7 +109,7 @@ impl Walk<'_> {
                     self.unknown(EVALUATED);
                 }
                 self.items.push(Item::Mark(Mark::Array));
-                self.checked(assignment.span, |walk| array.elements.iter().for_each(|element| walk.element(element)));
+                self.scanned(assignment.span, |walk| array.elements.iter().for_each(|element| walk.element(element)));
                 Expansion::Any
             }
         }

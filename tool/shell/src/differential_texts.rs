@@ -212,6 +212,10 @@ pub(super) const TEXTS: &[&str] = &[
     "echo {}\\<<E\nzz\nE", "{fd}\\>a zz", "{1^}\\$", "[[ -n a$'\\' b'`zz` ]]", "[[ -n $'\\' #'$(zz)\n]]", "[[ x == a$'\\' b'`zz` ]]",
     "x=($'\\' #'`zz`\n)", "x=(a$'\\' #'); zz\n)", "x+=(a$'\\' #'`zz`\n)", "z{a\"b\"}", "{\"zz\"}", ":&!zz", ": &!zz x", "{ a;\n}{ b;\n}",
     "f() { a;\n}{ b;\n}\nf", "{ a\n}zz", "cat 3<<E; zz\nE", "cat <<E 3<a; zz\nE", "echo a{b,c}d; zz", "x=(a `zz` b)", "[[ -n `zz` ]]",
+    "[[ a == @(a|'(}\n') ]]\nE\n\nzz", "case ~$(\na)${x,} in\nesac || [[ y == @(a|'))esac\n') ]]\nzz", "[[ a == @(a|b) ]]; zz",
+    "[[ $( a || echo\t[!a]E #))[\ntime zz ) =~ a\n]]&b\tc#\tx\ny", "x[1]+=(\n[0]=$(\ta ^ <<F\nF)\n) : 2>&1  &>>b\nzz",
+    ": $( x=( a\\(for\n#\"\nzz\n) b\n)", "[[ $# -gt 1 && ${#x} == 1 ]]; zz", "x=(a#b $#); zz",
+    ">> a case b in b) zz;; esac", ">a { zz; }", "<x if zz; then a; fi", "{ zz; } >a",
     "a() { zz; }; a", "x=a.b; echo \"${x%%.*}\" | zz", "{ zz; zy; } > y", "(zz; zy) | a &",
     "if zz; then zy; elif a; then b; else x; fi", "! zz && zy", "a `zy \\`zz\\``", "$'\\172\\172'", "$'\\x7a'z",
 ];

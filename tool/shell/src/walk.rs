@@ -172,7 +172,14 @@ impl Walk<'_> {
                 self.statement(&command.left);
                 self.statement(&command.right);
             }
-            Command::Compound(command) => self.compound(command),
+            Command::Compound(command) => {
+                // after a redirection `case` is the name of a program
+                let begin = statement.span.start.offset();
+                if statement.redirects.iter().any(|redirect| redirect.span.start.offset() <= begin) {
+                    self.unknown(SYNTAX_ERROR);
+                }
+                self.compound(command);
+            }
             Command::Function(function) => self.function(function),
             Command::AnonymousFunction(function) => {
                 self.unknown(OTHER_SHELL);
@@ -290,7 +297,7 @@ impl Walk<'_> {
             }
             CompoundCommand::Conditional(command) => {
                 self.ends_at_brackets(command.span);
-                self.checked(command.span, |walk| walk.conditional(&command.expression));
+                self.scanned(command.span, |walk| walk.conditional(&command.expression));
             }
             CompoundCommand::Coproc(command) => {
                 self.unknown("a coprocess sets variables");

@@ -244,7 +244,13 @@ impl Walk<'_> {
                 PatternPart::Literal(text) => drop(self.literal(text, part.span, Place::Bare)),
                 PatternPart::AnyString | PatternPart::AnyChar => {}
                 PatternPart::CharClass(text) => self.checked(text.span(), |_| {}),
-                PatternPart::Group { patterns, .. } => patterns.iter().for_each(|pattern| self.pattern(pattern)),
+                PatternPart::Group { patterns, .. } => {
+                    // the parser takes a quoted parenthesis for the end
+                    if self.slice(part.span).is_none_or(|text| text.contains(['\'', '"', '\\'])) {
+                        self.unknown(UNREAD);
+                    }
+                    patterns.iter().for_each(|pattern| self.pattern(pattern));
+                }
                 PatternPart::Word(word) => drop(self.word(word)),
             }
         }
@@ -305,11 +311,24 @@ impl Walk<'_> {
     }
 
     /// Looks at what stands there, and whether a substitution stands there that was not found.
-    pub(super) fn checked(&mut self, span: Span, look: impl FnOnce(&mut Self)) {
+    fn checked(&mut self, span: Span, look: impl FnOnce(&mut Self)) {
         let before = self.substitutions;
         look(self);
         let read = self.substitutions > before || self.slice(span).is_some_and(|text| !may_substitute(text));
         if !read {
+            self.unknown(UNREAD);
+        }
+    }
+
+    /// The same for what the parser scans for its end, where it knows nothing of comments and here-documents.
+    pub(super) fn scanned(&mut self, span: Span, look: impl FnOnce(&mut Self)) {
+        self.checked(span, look);
+        let begins_word = |(at, _): (usize, &str), text: &str| {
+            text.get(..at).is_some_and(|text| text.ends_with([' ', '\t', '\n', '(', ';', '&', '|']))
+        };
+        let is_scanned =
+            |text: &str| !text.contains("<<") && !text.match_indices('#').any(|found| begins_word(found, text));
+        if !self.slice(span).is_some_and(is_scanned) {
             self.unknown(UNREAD);
         }
     }
