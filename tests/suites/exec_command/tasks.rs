@@ -100,8 +100,12 @@ async fn task_goes_on_after_a_cancelled_read(machine: Machine) {
 }
 
 async fn long_output_of_a_task_comes_in_pieces(machine: Machine) {
+    let directory = tempfile::tempdir().unwrap();
     let tools = Tools::on(machine);
-    let task = tools.task(json!({ "cmd": "seq 20000 | sed s/$/é/", "yield_time_ms": 0 })).await;
+    // all of it is written once it is a task
+    let command = format!("{WAIT}; seq 20000 | sed s/$/é/");
+    let task = tools.task(json!({ "cmd": command, "workdir": directory.path(), "yield_time_ms": 0 })).await;
+    go(directory.path());
     let mut all = task.initial_output.clone().unwrap_or_default();
     loop {
         let params = json!({ "task_id": task.task_id, "yield_time_ms": 60_000, "max_output_tokens": 1001 });
