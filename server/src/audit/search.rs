@@ -1,7 +1,7 @@
 //! `telexecd audit search`.
 
 use std::collections::HashSet;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufReader, Write};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -121,7 +121,7 @@ impl Search<'_> {
                 Err(error) => return Ok(Read::Failed(error)),
             };
             if let Err(chain::Fault::TooLong) = read
-                && let Err(error) = file.skip_until(b'\n')
+                && let Err(error) = lines::skip(file)
             {
                 return Ok(Read::Failed(error));
             }

@@ -25,11 +25,11 @@ pub struct NamedCommandConfig {
     /// What it is for, in a line. Default: none.
     pub description: String,
     /// The program and its arguments. A word with `{1..9}`, `{a,b}` or `{NAME}` in it is a parameter: callers give an argument
-    /// for each of these, in order, which has to match the whole word. `\{a,b}` is literal, as are braces after `$` or `{`, and
-    /// those around nothing or other characters than these.
+    /// for each of these, in order, which has to match the whole word. `\{a,b}` is literal, and so are `{}`, `{print $1}`,
+    /// `${HOME}` and `{{.ID}}`.
     pub argv: Vec<String>,
-    /// What each `{NAME}` matches: a regular expression of the crate regex, without Unicode classes. The argument of a word that begins with `{NAME}`
-    /// never begins with `-`.
+    /// What each `{NAME}` matches: a regular expression of the crate regex, without Unicode classes. The argument of a word that
+    /// begins with `{NAME}` never begins with `-`.
     pub parameters: BTreeMap<String, String>,
     /// The user that it runs as. Default: that of commands that name none.
     pub user: Option<String>,
@@ -37,7 +37,7 @@ pub struct NamedCommandConfig {
     pub working_directory: Option<String>,
     /// Added to its environment.
     pub environment: BTreeMap<String, String>,
-    /// The most that it may take. Default: what the request and the agent say.
+    /// Maximum run time. Default: what the request and the agent say.
     #[serde(with = "humantime_serde")]
     pub timeout: Option<Duration>,
     /// Callers may write to its standard input. Default: no.

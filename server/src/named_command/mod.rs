@@ -52,24 +52,17 @@ impl NamedCommands {
 
     /// Whether [`resolve`](Self::resolve) takes no time to speak of.
     pub(crate) fn is_quick(&self, command: &Command) -> bool {
-        let name = match command.program() {
-            Program::Argv(argv) => asked_named_command(argv),
-            Program::Shell { .. } => None,
-        };
-        name.and_then(|name| self.0.get(name)).is_none_or(|definition| !definition.has_patterns())
+        asked(command).and_then(|(name, _)| self.0.get(name)).is_none_or(|definition| !definition.has_patterns())
     }
 
     /// Puts the definition of a named command in the place of its name.
     pub(crate) fn resolve(&self, command: Command) -> Resolved {
-        let asked = match command.program() {
-            Program::Argv(argv) => asked_named_command(argv).map(|name| (name.to_owned(), argv.get(1..))),
-            Program::Shell { .. } => None,
+        let Some((name, arguments)) = asked(&command) else { return Resolved { command, refusal: None } };
+        let defined = match self.0.get(name) {
+            Some(definition) => definition.apply(name, arguments, &command).map_err(Into::into),
+            None => Err(unknown(name)),
         };
-        let Some((name, arguments)) = asked else { return Resolved { command, refusal: None } };
-        let defined = match self.0.get(&name) {
-            Some(definition) => definition.apply(&name, arguments.unwrap_or_default(), &command).map_err(Into::into),
-            None => Err(unknown(&name)),
-        };
+        let name = name.to_owned();
         let (command, refusal) = match defined {
             Ok(defined) => (defined, None),
             Err(error) => (command, Some(error)),
@@ -81,6 +74,12 @@ impl NamedCommands {
     pub(crate) fn list(&self) -> Vec<NamedCommand> {
         self.0.iter().map(|(name, definition)| definition.to_wire(name)).collect()
     }
+}
+
+/// The name of the command that a request asks for, and the arguments.
+fn asked(command: &Command) -> Option<(&str, &[String])> {
+    let Program::Argv(argv) = command.program() else { return None };
+    Some((asked_named_command(argv)?, argv.get(1..)?))
 }
 
 /// So that it is one word in every shell, and the name of a tool for every model.

@@ -91,11 +91,13 @@ impl Facts {
         given.chain(analysis.exported.iter().map(String::as_str)).chain(assigned).collect()
     }
 
-    /// Whether one of these is harmless, with the value that the request gives it; of what a text gives it no value is known.
+    /// Whether one of these variables is harmless: with the value that the request gives it, and with any where the text sets it.
     pub(super) fn sets_harmlessly(&self, name: &str) -> bool {
-        let in_text = self.analysis().exported.contains(name) || self.analysis().assigned.contains(name);
-        let value = self.command.environment().get(name).map(String::as_str);
-        (value.is_none() || is_harmless(name, value)) && (value.is_some() && !in_text || is_harmless(name, None))
+        let (given, analysis) = (self.command.environment().get(name), self.analysis());
+        let in_text = analysis.exported.contains(name) || analysis.assigned.contains(name);
+        // the text of a named command is not the caller's
+        let is_callers = in_text && !self.are_of_named_command();
+        given.is_none_or(|value| is_harmless(name, Some(value))) && (!is_callers || is_harmless(name, None))
     }
 
     /// Why an attribute of the context is missing.
