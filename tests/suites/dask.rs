@@ -59,6 +59,13 @@ async fn a_graph_is_computed_while_an_agent_is_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_is_told_to_end_while_it_exits_has_succeeded() {
+    let site = Site::new();
+    let output = timeout(LIMIT, site.cluster("late").output()).await.expect("it hangs").unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_is_killed_leaves_no_cluster() {
     let site = Site::new();
     let mut cluster = site.cluster("wait").stderr(Stdio::inherit()).spawn().unwrap();

@@ -51,6 +51,8 @@ def watch():
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
+# before Dask has its handler, and once it has ended and given it back
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 threading.Thread(target=watch, daemon=True).start()
 del sys.argv[0]
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -3,15 +3,28 @@
 
 dask_cluster.py PID FLAG...: computes a graph while the agent of `two`, which has this PID, is killed; prints what it saw
 dask_cluster.py wait FLAG...: says when a cluster runs, and waits
+dask_cluster.py late: a process whose input ends when it has no more of Dask's handlers, as at its exit
 """
 
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 
 from dask.distributed import Client
+from telexec import dask
 from telexec.dask import TelexecCluster
+
+# restores the handlers it found, as the scheduler and the workers do before they exit
+LATE = """
+import signal, time
+found = signal.signal(signal.SIGTERM, lambda *_: None)
+signal.signal(signal.SIGTERM, found)
+print("restored", flush=True)
+time.sleep(600)
+"""
 
 
 def slowly(number):
@@ -57,11 +70,26 @@ def compute(pid, options):
     print("computed, replaced, closed")
 
 
+def late():
+    with tempfile.TemporaryDirectory() as directory:
+        with open(f"{directory}/late_module.py", "w") as module:
+            module.write(LATE)
+        words = [sys.executable, "-c", dask._WATCHED, "late_module"]
+        with subprocess.Popen(words, cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout.readline() == b"restored\n"
+            process.stdin.close()
+            code = process.wait(timeout=60)
+            assert code == 0, code
+    print("ended in order")
+
+
 def main():
     options = {"python": sys.executable, "reconnect": "1s", "exec_flags": sys.argv[2:]}
     options["worker_flags"] = ["--nthreads", "1", "--memory-limit", "512MiB"]
     if sys.argv[1] == "wait":
         wait(options)
+    elif sys.argv[1] == "late":
+        late()
     else:
         compute(int(sys.argv[1]), options)
 
