@@ -92,6 +92,11 @@ impl Condition {
             || self.attributes.iter().any(|attribute| is_such(&attribute.0.join(".")))
     }
 
+    /// Whether it looks at this attribute of the context, or at a part of it.
+    pub(super) fn is_about(&self, name: &str) -> bool {
+        self.attributes.iter().any(|attribute| attribute.0.first().is_some_and(|first| first == name))
+    }
+
     /// Whether it cannot hold because of another one that does not, as `context.timeout < …` after `context has timeout`.
     pub(super) fn follows(&self, other: &Self) -> bool {
         let guarded = |attribute: &Attribute| other.guards.iter().any(|guard| attribute.0.starts_with(&guard.0));

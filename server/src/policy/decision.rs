@@ -47,9 +47,11 @@ impl Decision {
     }
 
     /// The decision of several permitting rules: the strictest of each limit.
-    pub(super) fn permitted_by(applied: &[&Rule]) -> Self {
+    pub(super) fn permitted_by<'a>(applied: impl Iterator<Item = &'a Rule>) -> Self {
+        let applied: Vec<_> = applied.collect();
         let mut rules: Vec<_> = applied.iter().map(|rule| rule.name.clone()).collect();
         rules.sort_unstable();
+        rules.dedup();
         Self {
             allowed: true,
             any_owner: applied.iter().any(|rule| rule.any_owner),

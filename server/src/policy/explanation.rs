@@ -6,20 +6,27 @@
 use std::cmp::Reverse;
 
 use cedar_policy::{Effect, Entities, Request};
+use telexec_shell::SimpleCommand;
 
 use super::condition::Condition;
 use super::rule::Rule;
-use super::{Decision, Detail, Policy, Subject};
+use super::simple_command::{self, EACH_COMMAND};
+use super::{Decision, Detail, FileUse, Policy, Subject};
 
 /// Further conditions are not named, nor are further variables.
 const MAX_CONDITIONS: usize = 16;
 const MAX_VARIABLES: usize = 8;
+/// What a rule of single commands needs that says nothing of redirections.
+const WITHOUT_REDIRECTIONS: &str =
+    "a condition on context.redirections, without which this rule permits only those to and from /dev/null";
 
 /// A call that is denied.
 pub(super) struct Denied<'a> {
     pub(super) identity: &'a str,
     pub(super) action: &'static str,
     pub(super) subject: &'a Subject<'a>,
+    /// The one of its commands that is denied, where they are decided one by one.
+    pub(super) command: Option<&'a SimpleCommand>,
     pub(super) request: &'a Request,
     pub(super) entities: &'a Entities,
 }
@@ -135,7 +142,8 @@ impl Denied<'_> {
     /// most hold, and the fewest do not; then the first.
     fn nearness(&self, Candidate { rule, held, unmet }: &Candidate<'_>) -> impl Ord + use<> {
         let applies = unmet.is_empty();
-        let variables = if applies { rule.uncovered(self.subject).len() } else { 0 };
+        let redirections = usize::from(rule.excludes_redirections(self.subject));
+        let variables = if applies { rule.uncovered(self.subject).len() + redirections } else { 0 };
         (applies, Reverse(variables), *held, Reverse(unmet.len()), Reverse((rule.line, rule.name.clone())))
     }
 
@@ -147,20 +155,25 @@ impl Denied<'_> {
         let names = names.collect::<Vec<_>>().join(", ");
         let environment = (!names.is_empty())
             .then(|| format!("{} (the command sets {names}{more})", nearest.rule.environment.annotation()));
-        // there is room for that in any case
-        conditions.take(MAX_CONDITIONS - 1).chain(environment).collect()
+        let excludes = nearest.rule.excludes_redirections(self.subject);
+        let redirections = excludes.then(|| WITHOUT_REDIRECTIONS.to_owned());
+        // there is room for these in any case
+        conditions.take(MAX_CONDITIONS - 2).chain(environment).chain(redirections).collect()
     }
 
     fn explain(&self, condition: &Condition) -> String {
         let missing = |attribute: &str| match self.subject {
             Subject::Command(facts) => facts.why_missing(attribute),
             Subject::Port(used) => used.why_missing(attribute).to_owned(),
-            Subject::File(_) => match attribute {
-                "path" => "the path is not UTF-8, or does not begin with /".to_owned(),
-                _ => "there is no such user".to_owned(),
-            },
+            Subject::File(_) => FileUse::why_missing(attribute).to_owned(),
             _ => format!("{attribute} is not known"),
         };
-        condition.explain(self.request, missing, |attribute| self.is_hidden(attribute))
+        let text = condition.explain(self.request, missing, |attribute| self.is_hidden(attribute));
+        match self.command {
+            Some(command) if condition.is_about(EACH_COMMAND) && !self.is_hidden(EACH_COMMAND) => {
+                format!("{text}, of the command: {}", simple_command::print(command))
+            }
+            _ => text,
+        }
     }
 }

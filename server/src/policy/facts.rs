@@ -7,9 +7,10 @@ use std::time::Duration;
 use cedar_policy::RestrictedExpression as Value;
 use telexec_engine::ResolvedCommand;
 use telexec_executor::{Command, Program};
-use telexec_shell::Analysis;
+use telexec_shell::{Analysis, SimpleCommand};
 
 use super::environment::is_harmless;
+use super::simple_command::{EACH_COMMAND, MAX_COMMANDS, REDIRECTIONS, distinct, record, redirections};
 use crate::analysis::{CommandAnalysis, is_quick};
 
 /// A command, resolved on this machine and analysed.
@@ -70,6 +71,11 @@ impl Facts {
         self.analysis.of(&self.command)
     }
 
+    /// The commands of the text, each once; `None`: not all are known, or there are too many or none.
+    pub(super) fn commands(&self) -> Option<Vec<&SimpleCommand>> {
+        distinct(self.analysis())
+    }
+
     /// The environment variables that the request sets: directly, and in its text as far as that is understood.
     pub(crate) fn variables(&self) -> BTreeSet<&str> {
         // the others are its definition's: callers may give harmless ones alone
@@ -104,9 +110,15 @@ impl Facts {
     pub(super) fn why_missing(&self, attribute: &str) -> String {
         let analysis = self.analysis();
         match attribute.split('.').next().unwrap_or_default() {
-            "programs" | "uses_sudo" if !analysis.understood => {
+            "programs" | "uses_sudo" | EACH_COMMAND | REDIRECTIONS if !analysis.understood => {
                 format!("what the command runs cannot be determined: {}", analysis.reason.unwrap_or_default())
             }
+            EACH_COMMAND if analysis.commands.is_empty() => "it runs no program".to_owned(),
+            EACH_COMMAND if self.commands().is_none() => {
+                format!("it has more than {MAX_COMMANDS} commands")
+            }
+            EACH_COMMAND => format!("{attribute} is not there, or known only when it runs"),
+            REDIRECTIONS => "where a redirection leads is known only when it runs".to_owned(),
             "user" | "user_id" | "shell" | "working_directory" if self.place.is_none() => {
                 "there is no such user".to_owned()
             }
@@ -116,8 +128,8 @@ impl Facts {
         }
     }
 
-    /// The context of the request; see `telexec.cedarschema`.
-    pub(crate) fn context(&self, transport: &str) -> Vec<(String, Value)> {
+    /// The context of the request, for one of the commands of the text; see `telexec.cedarschema`.
+    pub(crate) fn context(&self, transport: &str, command_of_text: Option<&SimpleCommand>) -> Vec<(String, Value)> {
         let (command, analysis) = (&self.command, self.analysis());
         let text = |text: &str| Value::new_string(text.to_owned());
         let (argv, login) = match command.program() {
@@ -142,6 +154,8 @@ impl Facts {
             ("argv", texts(argv.iter().cloned())),
             ("environment", texts(self.variables().into_iter().map(str::to_owned))),
             ("programs", analysis.understood.then(|| texts(analysis.programs.iter().cloned())).flatten()),
+            (EACH_COMMAND, command_of_text.and_then(record)),
+            (REDIRECTIONS, redirections(analysis)),
             ("uses_sudo", (analysis.understood || analysis.uses_sudo).then(|| Value::new_bool(analysis.uses_sudo))),
             ("shell", place.map(|place| text(place.shell.as_deref().unwrap_or_default()))),
             ("user", place.map(|place| text(&place.user))),
@@ -156,11 +170,13 @@ impl Facts {
 }
 
 /// What definitions of named commands decide.
-const DEFINED: [&str; 11] = [
+const DEFINED: [&str; 13] = [
     "argv",
     "command",
+    EACH_COMMAND,
     "environment",
     "programs",
+    REDIRECTIONS,
     "shell",
     "timeout",
     "understood",
@@ -180,7 +196,7 @@ const TEXT_BYTES: usize = 64;
 /// With more texts the attribute is missing: no rule needs them, and each costs time.
 const MAX_TEXTS: usize = 4096;
 
-fn texts(mut texts: impl Iterator<Item = String>) -> Option<Value> {
+pub(super) fn texts(mut texts: impl Iterator<Item = String>) -> Option<Value> {
     let some = texts.by_ref().take(MAX_TEXTS).map(Value::new_string).collect::<Vec<_>>();
     texts.next().is_none().then(|| Value::new_set(some))
 }

@@ -4,6 +4,7 @@
 //! evaluated, since it uses an attribute that the call lacks, does not permit, and such a `forbid` forbids. A rule permits
 //! only those environment variables of a command that it names.
 
+mod check;
 mod condition;
 mod decision;
 mod entity_cache;
@@ -11,9 +12,11 @@ mod environment;
 mod explanation;
 mod facts;
 mod fault;
+mod file_use;
 mod port_use;
 mod role;
 mod rule;
+mod simple_command;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::error::Error;
@@ -22,11 +25,12 @@ use std::sync::Arc;
 
 use cedar_policy::{
     ActionConstraint, Authorizer, Context, Effect, Entities, Entity, EntityId, EntityTypeName, EntityUid, PolicyId,
-    PolicySet, PrincipalConstraint, Request, RestrictedExpression as Value, Schema, ValidationMode, ValidationWarning,
-    Validator,
+    PolicySet, PrincipalConstraint, Request, RestrictedExpression as Value, Schema, ValidationMode, Validator,
 };
+use telexec_shell::SimpleCommand;
 use tracing::{info, warn};
 
+use self::check::{named_roles, permits_nothing, unknown_commands, unknown_roles};
 pub(crate) use self::decision::{Decision, Detail};
 use self::entity_cache::EntityCache;
 pub(crate) use self::environment::is_harmless;
@@ -34,9 +38,11 @@ use self::explanation::Denied;
 pub(crate) use self::facts::{Facts, is_plain};
 pub use self::fault::PolicyError;
 use self::fault::Source;
+pub(crate) use self::file_use::{FileAction, FileUse};
 pub(crate) use self::port_use::{Endpoint, PortAction, PortUse};
 pub(crate) use self::role::Roles;
 use self::rule::Rule;
+use self::simple_command::EACH_COMMAND;
 use crate::call::Rpc;
 use crate::call::caller::Caller;
 use crate::digest::sha256;
@@ -74,6 +80,8 @@ pub(crate) struct Policy {
     roles: Roles,
     agent: AgentFacts,
     entities: EntityCache,
+    /// Rules may look at the commands of a text one by one.
+    is_about_each_command: bool,
     /// It is short enough to be evaluated where others wait, without an explanation.
     pub(crate) is_quick: bool,
     /// SHA-256 of its text, in hexadecimal.
@@ -139,42 +147,6 @@ pub(crate) enum Subject<'a> {
     },
 }
 
-/// What is to be done with a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FileUse {
-    pub(crate) action: FileAction,
-    /// In its shortest form, without symbolic links; `None`: it is not UTF-8, or not known.
-    pub(crate) path: Option<String>,
-    /// The name of the user who opens it; `None`: there is no such user.
-    pub(crate) user: Option<String>,
-}
-
-/// The actions of files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FileAction {
-    Read,
-    Write,
-    List,
-    Watch,
-}
-
-impl FileAction {
-    /// Those of transfers, which watch nothing.
-    pub(crate) const TRANSFER: [Self; 3] = [Self::Read, Self::Write, Self::List];
-    /// The group that they are in.
-    const GROUP: &str = "files";
-
-    /// Its name in policies.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "ReadFile",
-            Self::Write => "WriteFile",
-            Self::List => "ListFiles",
-            Self::Watch => "WatchFiles",
-        }
-    }
-}
-
 /// The types of the schema.
 struct Names {
     role: EntityTypeName,
@@ -220,8 +192,21 @@ impl Policy {
         }
         let (roles, digest) = (roles.cloned().unwrap_or_default(), sha256(text.as_bytes()).into());
         let (authorizer, entities) = (Authorizer::new(), EntityCache::default());
-        let is_quick = text.len() <= MAX_QUICK_BYTES;
-        Ok(Self { authorizer, set, rules, names: schema.1, roles, agent, entities, is_quick, digest, warnings })
+        let (is_about_each_command, is_quick) = (text.contains(EACH_COMMAND), text.len() <= MAX_QUICK_BYTES);
+        let names = schema.1;
+        Ok(Self {
+            authorizer,
+            set,
+            rules,
+            names,
+            roles,
+            agent,
+            entities,
+            is_about_each_command,
+            is_quick,
+            digest,
+            warnings,
+        })
     }
 
     /// The number of rules.
@@ -240,18 +225,45 @@ impl Policy {
         self.rules.values().flat_map(|rule| rule.named_commands.iter().cloned()).collect()
     }
 
-    /// Decides a call.
+    /// Decides a call: where rules look at the commands of a text one by one, each of these has to be permitted.
     pub(crate) fn decide(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>, detail: Detail) -> Decision {
-        let decision = match self.ask(caller, rpc, subject) {
-            Ok((request, entities)) => {
-                let (identity, action) = (caller.identity.as_str(), action_name(rpc, subject));
-                let call = Denied { identity, action, subject, request: &request, entities: &entities };
-                self.decision(&call, detail)
-            }
-            // such as two entities with one name: deny
-            Err(error) => Decision { reason: format!("the policy cannot decide this: {error}"), ..Decision::default() },
+        let commands = match subject {
+            Subject::Command(facts) if self.is_about_each_command => facts.commands(),
+            _ => None,
+        };
+        let commands = commands.map_or_else(|| vec![None], |commands| commands.into_iter().map(Some).collect());
+        let all = commands.into_iter().map(|command| self.decide_one(caller, rpc, subject, command, detail));
+        let decision = match all.collect::<Result<Vec<_>, _>>() {
+            Ok(applied) => Decision::permitted_by(applied.into_iter().flatten()),
+            Err(denied) => *denied,
         };
         Decision { policy: Some(Arc::clone(&self.digest)), ..decision }
+    }
+
+    /// The rules that permit a call, of a text one of its commands.
+    ///
+    /// # Errors
+    /// It is denied.
+    fn decide_one(
+        &self,
+        caller: &Caller,
+        rpc: Rpc,
+        subject: &Subject<'_>,
+        command: Option<&SimpleCommand>,
+        detail: Detail,
+    ) -> Result<Vec<&Rule>, Box<Decision>> {
+        match self.ask(caller, rpc, subject, command) {
+            Ok((request, entities)) => {
+                let (identity, action) = (caller.identity.as_str(), action_name(rpc, subject));
+                let call = Denied { identity, action, subject, command, request: &request, entities: &entities };
+                self.permitting(&call, detail)
+            }
+            // such as two entities with one name: deny
+            Err(error) => {
+                let reason = format!("the policy cannot decide this: {error}");
+                Err(Box::new(Decision { reason, ..Decision::default() }))
+            }
+        }
     }
 
     /// Whether any rule may give this caller access to executions of others: only then their owners are looked up.
@@ -291,6 +303,7 @@ impl Policy {
         caller: &Caller,
         rpc: Rpc,
         subject: &Subject<'_>,
+        command: Option<&SimpleCommand>,
     ) -> Result<(Request, Arc<Entities>), Box<dyn Error>> {
         let names = &self.names;
         let principal = uid(&names.identity, caller.identity.as_str());
@@ -300,14 +313,9 @@ impl Policy {
         let mut others = Vec::new();
         let (resource, context) = match subject {
             Subject::Agent => (agent.clone(), call()),
-            Subject::Command(facts) => (agent.clone(), facts.context(transport)),
+            Subject::Command(facts) => (agent.clone(), facts.context(transport, command)),
             Subject::Port(used) => (agent.clone(), call().into_iter().chain(used.context()).collect()),
-            Subject::File(file) => {
-                let known = [("path", &file.path), ("user", &file.user)];
-                let text =
-                    |(name, value): (&str, &Option<String>)| Some((name.to_owned(), Value::new_string(value.clone()?)));
-                (agent.clone(), call().into_iter().chain(known.into_iter().filter_map(text)).collect())
-            }
+            Subject::File(file) => (agent.clone(), call().into_iter().chain(file.context()).collect()),
             Subject::Identity(name) => {
                 if *name != caller.identity.as_str() {
                     others.push(self.identity(name)?);
@@ -345,8 +353,11 @@ impl Policy {
         Ok(Entities::from_entities([self.identity(identity)?, agent, action], None)?)
     }
 
-    /// `call` may be denied.
-    fn decision(&self, call: &Denied<'_>, detail: Detail) -> Decision {
+    /// The rules that permit `call`.
+    ///
+    /// # Errors
+    /// It is denied.
+    fn permitting(&self, call: &Denied<'_>, detail: Detail) -> Result<Vec<&Rule>, Box<Decision>> {
         let response = self.authorizer.is_authorized(call.request, &self.set, call.entities);
         let rule = |id: &PolicyId| self.rules.get(id);
         let failed = response.diagnostics().errors().filter_map(|error| match error {
@@ -356,15 +367,15 @@ impl Policy {
         let failed_forbids: Vec<_> = failed.filter(is_forbid).collect();
         let applied: Vec<_> = response.diagnostics().reason().filter_map(rule).collect();
         let permits = response.decision() == cedar_policy::Decision::Allow;
-        if permits && failed_forbids.is_empty() && applied.iter().any(|rule| rule.uncovered(call.subject).is_empty()) {
-            return Decision::permitted_by(&applied);
+        if permits && failed_forbids.is_empty() && applied.iter().any(|rule| rule.covers(call.subject)) {
+            return Ok(applied);
         }
         // rules that permit have no part in a denial
         let forbids: Vec<_> = applied.into_iter().filter(is_forbid).chain(failed_forbids).collect();
-        match forbids.is_empty() {
+        Err(Box::new(match forbids.is_empty() {
             true => self.unpermitted(call, detail),
             false => self.forbidden(call, forbids, detail),
-        }
+        }))
     }
 
     /// An identity, as a member of its roles.
@@ -441,56 +452,4 @@ fn rules(set: &PolicySet, source: &Source<'_>, faults: &mut Vec<String>) -> Hash
         }
     }
     rules
-}
-
-/// Roles that the configuration lacks, most likely typos.
-fn unknown_roles(
-    set: &PolicySet,
-    rules: &HashMap<PolicyId, Rule>,
-    names: &Names,
-    roles: &Roles,
-    source: &Source<'_>,
-) -> Vec<String> {
-    let unknown = |policy: &cedar_policy::Policy| {
-        let search = || source.line_after(&mut 0, &policy.to_cedar().unwrap_or_default());
-        let line = rules.get(policy.id()).map_or_else(search, |rule| rule.line);
-        named_roles(policy, names)
-            .filter(|role| !roles.contains(role))
-            .map(|role| source.at_rule(policy, line, &format!("the configuration has no role {role:?}")))
-            .collect::<Vec<_>>()
-    };
-    set.policies().flat_map(unknown).collect()
-}
-
-/// Named commands that the configuration lacks, likewise.
-fn unknown_commands(
-    set: &PolicySet,
-    rules: &HashMap<PolicyId, Rule>,
-    known: &BTreeSet<String>,
-    source: &Source<'_>,
-) -> Vec<String> {
-    let unknown = |policy: &cedar_policy::Policy| {
-        let rule = rules.get(policy.id());
-        let names = rule.into_iter().flat_map(|rule| &rule.named_commands).filter(|name| !known.contains(*name));
-        let fault = |name: &String| format!("the configuration has no command {name:?}");
-        let line = rule.map_or(0, |rule| rule.line);
-        names.map(|name| source.at_rule(policy, line, &fault(name))).collect::<Vec<_>>()
-    };
-    set.policies().flat_map(unknown).collect()
-}
-
-fn named_roles(policy: &cedar_policy::Policy, names: &Names) -> impl Iterator<Item = String> {
-    let roles = policy.entity_literals().into_iter().filter(|uid| *uid.type_name() == names.role);
-    roles.map(|uid| uid.id().unescaped().to_owned())
-}
-
-/// Whether each rule forbids, or can never apply.
-fn permits_nothing<'a>(rules: &HashMap<PolicyId, Rule>, warnings: impl Iterator<Item = &'a ValidationWarning>) -> bool {
-    let idle = warnings.filter_map(|warning| match warning {
-        ValidationWarning::ImpossiblePolicy(idle) => Some(idle.policy_id()),
-        ValidationWarning::InvalidActionApplication(idle) => Some(idle.policy_id()),
-        _ => None,
-    });
-    let idle: HashSet<_> = idle.collect();
-    rules.iter().all(|(id, rule)| rule.effect == Effect::Forbid || idle.contains(id))
 }

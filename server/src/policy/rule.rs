@@ -9,6 +9,7 @@ use telexec_executor::parse_size;
 use super::Subject;
 use super::condition::{self, Condition};
 use super::environment::Variables;
+use super::simple_command::{EACH_COMMAND, REDIRECTIONS, opens_files};
 
 /// The annotations of rules.
 const KNOWN: &str = "id, description, max_timeout, max_concurrent, max_output, any_owner, environment";
@@ -35,6 +36,8 @@ pub(crate) struct Rule {
     pub(crate) scope: [Option<Condition>; 3],
     /// Those of its clauses.
     pub(crate) conditions: Vec<Condition>,
+    /// It may look at the commands of a text one by one.
+    is_about_each_command: bool,
     /// The named commands that it compares with.
     pub(crate) named_commands: Vec<String>,
 }
@@ -66,6 +69,7 @@ impl Rule {
             line,
             scope,
             conditions,
+            is_about_each_command: policy.to_string().contains(EACH_COMMAND),
             named_commands,
         };
         for (key, value) in policy.annotations() {
@@ -76,11 +80,27 @@ impl Rule {
         Ok(rule)
     }
 
+    /// Whether what a command sets and opens is among what it permits.
+    pub(super) fn covers(&self, subject: &Subject<'_>) -> bool {
+        self.uncovered(subject).is_empty() && !self.excludes_redirections(subject)
+    }
+
     /// The variables of a command that it does not permit.
     pub(super) fn uncovered<'a>(&self, subject: &Subject<'a>) -> Vec<&'a str> {
         let Subject::Command(facts) = subject else { return Vec::new() };
         let is_permitted = |name: &&str| facts.sets_harmlessly(name) || self.environment.covers(name);
         facts.variables().into_iter().filter(|name| !is_permitted(name)).collect()
+    }
+
+    /// Whether the text has redirections that it does not permit: it is about single commands, and not about these.
+    pub(super) fn excludes_redirections(&self, subject: &Subject<'_>) -> bool {
+        let Subject::Command(facts) = subject else { return false };
+        // the text of a named command is not the caller's
+        if facts.are_of_named_command() {
+            return false;
+        }
+        let is_about_redirections = || self.conditions.iter().any(|condition| condition.is_about(REDIRECTIONS));
+        self.is_about_each_command && opens_files(facts.analysis()) && !is_about_redirections()
     }
 
     /// Returns whether the annotation is known.

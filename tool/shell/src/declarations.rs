@@ -105,7 +105,9 @@ impl Walk<'_> {
             }
             AssignmentValue::Compound(array) => {
                 self.ends_with(assignment.span, ')');
-                if self.written(assignment.span).is_none_or(|text| text.contains("\\\n")) {
+                // within `$(…)` bash counts these parentheses too
+                let is_hidden = |text: &str| ["\\\n", "\\(", "\\)"].iter().any(|hidden| text.contains(hidden));
+                if self.written(assignment.span).is_none_or(|text| is_hidden(&text)) {
                     self.unknown(EVALUATED);
                 }
                 self.items.push(Item::Mark(Mark::Array));

@@ -1,4 +1,4 @@
-//! Texts that are understood run nothing that is not listed: real shells run them, with a few programs that leave a
+//! Texts that are understood run nothing that is not listed, with no other arguments, and make no other files: real shells run them, with a few programs that leave a
 //! mark. `TELEXEC_ROUNDS` makes it run longer, with other texts for another `TELEXEC_SEED`.
 
 #![cfg(target_os = "linux")]
@@ -23,7 +23,8 @@ const CANARIES: [&str; 23] = [
     "zz", "zy", "a", "b", "x", "y", "E", "1", "10", "ls", "cat", "!", "-zz", "time", "select", "coproc", "function",
     "[[", "{x}", "x+=1", "-a", "-c", "echo",
 ];
-const MARK: &str = "#!/bin/sh\necho \"${0##*/}\" >> \"${0%/bin/*}/log\"\n";
+/// How many words, and each, with a NUL after it.
+const MARK: &str = "#!/bin/sh\nprintf '%s\\0' $(($# + 1)) \"${0##*/}\" \"$@\" >> \"${0%/bin/*}/log\"\n";
 const ROUNDS: u64 = 400;
 const SHELL_TIMEOUT: Duration = Duration::from_secs(1);
 /// What runs under this name where the text itself has changed PATH.
@@ -53,15 +54,14 @@ impl Machine {
         for other in others {
             add(programs.join(other.file_name().unwrap()), format!("{MARK}exec {} \"$@\"\n", other.display()));
         }
-        add(moved.join(LAST), format!("#!/bin/sh\necho {MOVED} >> \"${{0%/moved/*}}/log\"\n"));
+        add(moved.join(LAST), format!("#!/bin/sh\nprintf '1\\0{MOVED}\\0' >> \"${{0%/moved/*}}/log\"\n"));
         // where PATH is a number
         fs::create_dir(directory.path().join("counted")).unwrap();
-        add(directory.path().join("counted").join(LAST), format!("#!/bin/sh\necho {MOVED} >> ../log\n"));
+        add(directory.path().join("counted").join(LAST), format!("#!/bin/sh\nprintf '1\\0{MOVED}\\0' >> ../log\n"));
         Self { directory, runs: 0 }
     }
 
-    /// What ran.
-    fn run(&mut self, shell: &Path, text: &str) -> BTreeSet<String> {
+    fn run(&mut self, shell: &Path, text: &str) -> Ran {
         self.runs += 1;
         let place = self.directory.path().join(self.runs.to_string());
         let here = place.join("here");
@@ -87,24 +87,68 @@ impl Machine {
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         child.wait().unwrap();
         drop(reader);
-        let log = fs::read_to_string(place.join("log")).unwrap_or_default();
+        let log = fs::read(place.join("log")).unwrap_or_default();
+        let mut words = String::from_utf8_lossy(&log).into_owned();
+        words.truncate(words.rfind('\0').unwrap_or(0));
+        let mut words = words.split('\0').map(str::to_owned);
+        let mut calls = BTreeSet::new();
+        while let Some(count) = words.next().and_then(|count| count.parse().ok()) {
+            calls.insert(words.by_ref().take(count).collect());
+        }
+        let entries = fs::read_dir(place.join("here")).into_iter().flatten().filter_map(Result::ok);
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let files = names.filter(|name| !["1", "zu"].contains(&name.as_str())).collect();
         let _ = fs::remove_dir_all(place);
-        log.lines().map(str::to_owned).collect()
+        Ran { calls, files }
     }
 
     /// What ran, if it was understood. What is not listed is a failure.
-    pub(super) fn check(&mut self, shell: &Path, text: &str) -> Option<BTreeSet<String>> {
+    pub(super) fn check(&mut self, shell: &Path, text: &str) -> Option<Ran> {
         let analysis = if shell.ends_with("bash") { analyze(text) } else { analyze_posix(text) };
         if !analysis.understood {
             return None;
         }
-        let listed = |name: &String| analysis.programs.iter().any(|program| program.rsplit('/').next() == Some(name));
         let ran = self.run(shell, text);
-        let hidden: Vec<_> = ran.iter().filter(|name| !listed(name)).collect();
+        let hidden: Vec<_> = ran.calls.iter().filter(|call| !is_listed(&analysis, call)).collect();
         let (shell, seed) = (shell.display(), seed());
-        let programs = analysis.programs;
-        assert!(hidden.is_empty(), "{shell}: {text:?} ran {hidden:?}, not only {programs:?}, TELEXEC_SEED={seed}");
-        Some(ran)
+        let commands = &analysis.commands;
+        assert!(hidden.is_empty(), "{shell}: {text:?} ran {hidden:?}, not only {commands:?}, TELEXEC_SEED={seed}");
+        let files = ran.files.into_iter().filter(|file| !is_redirection(&analysis, file)).collect();
+        Some(Ran { files, ..ran })
+    }
+}
+
+/// What a shell has done.
+pub(super) struct Ran {
+    /// Programs, with their arguments.
+    calls: BTreeSet<Vec<String>>,
+    /// The names of files that it has made; of [`Machine::check`] those that no redirection makes.
+    files: Vec<String>,
+}
+
+/// Whether a call, with these arguments, is one of the commands.
+fn is_listed(analysis: &Analysis, call: &[String]) -> bool {
+    let [name, arguments @ ..] = call else { return false };
+    let is_it = |command: &SimpleCommand| {
+        command.program.rsplit('/').next() == Some(name) && matches(&command.arguments, arguments)
+    };
+    analysis.commands.iter().any(is_it)
+}
+
+/// Whether a file may have been made by one of the redirections.
+fn is_redirection(analysis: &Analysis, file: &str) -> bool {
+    let mut writes = analysis.redirections.iter().filter(|redirection| redirection.access != Access::Read);
+    writes.any(|redirection| redirection.path.as_ref().is_none_or(|path| path.trim_start_matches("./") == file))
+}
+
+/// Whether arguments come to these words; one that is not known comes to any number.
+fn matches(arguments: &[Option<String>], words: &[String]) -> bool {
+    match arguments {
+        [] => words.is_empty(),
+        [None, rest @ ..] => (0..=words.len()).any(|count| matches(rest, &words[count..])),
+        [Some(known), rest @ ..] => {
+            words.split_first().is_some_and(|(word, words)| word == known && matches(rest, words))
+        }
     }
 }
 
@@ -173,9 +217,9 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    pub(super) fn add(&mut self, ran: Option<BTreeSet<String>>) {
+    pub(super) fn add(&mut self, ran: Option<Ran>) {
         self.understood += u64::from(ran.is_some());
-        self.ran += u64::from(ran.is_some_and(|programs| programs.iter().any(|name| name != LAST)));
+        self.ran += u64::from(ran.is_some_and(|ran| ran.calls.iter().any(|call| call[0] != LAST)));
     }
 }
 
@@ -200,13 +244,17 @@ fn calls_that_were_found_are_not_understood_or_listed() {
 /// All texts, and others at random.
 fn compare(shell: &Path, rounds: u64) {
     let (mut machine, mut counts, mut random) = (Machine::new(CANARIES, &[]), Counts::default(), Random::new());
-    for text in TEXTS {
-        counts.add(machine.check(shell, text));
-    }
+    let mut check = |text: &str| {
+        let ran = machine.check(shell, text);
+        let made = ran.iter().flat_map(|ran| &ran.files).collect::<Vec<_>>();
+        assert!(made.is_empty(), "{}: {text:?} made {made:?}, TELEXEC_SEED={}", shell.display(), seed());
+        counts.add(ran);
+    };
+    TEXTS.iter().for_each(|text| check(text));
     for _ in 0..rounds {
         let text = random.text();
         if !is_harmful(&text) {
-            counts.add(machine.check(shell, &text));
+            check(&text);
         }
     }
     println!("{}: {counts:?} of {} and {rounds}", shell.display(), TEXTS.len());

@@ -4,6 +4,7 @@
 
 /// Texts that have run `zz`, or look as if: with all that was once understood and ran what was not listed.
 pub(super) const TEXTS: &[&str] = &[
+    ": $( x=( a\\(for\nzz\n) b\n)", ": $( x=( \\(\nzz\n) b\n)", ": <(x=(\\(\nzz\n) b\n)",
     "x=a; : ${x~$(zz)}", "x=a; : ${x~~$(zz)}", "x=a; : ${x~`zz`}", "set a; : \"${1~$(zz)}\"", "set a; : ${@~$(zz)}",
     "x=a; y=${x~$(zz)}", "x=a; y=(${x~$(zz)})", "x=a; y[0]=${x~$(zz)}", "x=a; [[ ${x~$(zz)} == a ]]",
     "x=a; case ${x~$(zz)} in a) ;; esac", "x=a; case a in ${x~$(zz)}) ;; esac", "x=a; for y in ${x~$(zz)}; do :; done",

@@ -33,7 +33,7 @@
 //!   `awk`, `tar`; a wrapper that is not named above is such a program;
 //! - which file stands behind a name: that is for the environment, the directory, startup files, and functions and
 //!   aliases that come from there; callers ask [`decides`] and [`decides_reading`] about variables that they set;
-//! - the files that redirections write;
+//! - which files programs open; those of redirections are reported as they are written;
 //! - other shells than bash and POSIX ones, and locales in which a character can hold the byte of a backslash or quote,
 //!   where the agent itself runs in one: they may read the same text otherwise.
 
@@ -76,7 +76,7 @@ const MAX_TEXT_DEPTH: usize = 16;
 const MAX_READ: usize = 6 * MAX_TEXT_BYTES;
 /// No text with so many pattern groups, such as `@(a|b)`, is read at all.
 const MAX_PATTERN_GROUPS: usize = 20;
-/// More commands than this are not listed.
+/// More commands than this are not listed, nor more redirections.
 const MAX_COMMANDS: usize = 4096;
 
 /// Several times what the deepest text within the bounds needs; only what is used of it takes memory.
@@ -98,6 +98,8 @@ pub struct Analysis {
     pub programs: Vec<String>,
     /// Each command whose program is known; what a wrapper runs is one more.
     pub commands: Vec<SimpleCommand>,
+    /// The files that its redirections open, those of functions too. What programs open by their arguments is not among them.
+    pub redirections: Vec<Redirection>,
     /// The variables that it puts into the environment of programs: `A=b program`, `export A`, `env A=b program`. If the
     /// text is not understood: those that were found nevertheless.
     pub exported: BTreeSet<String>,
@@ -121,6 +123,26 @@ pub struct SimpleCommand {
     pub program: String,
     /// Without quoting; `None` is one whose value is known only when it runs, and may come to several or none.
     pub arguments: Vec<Option<String>>,
+}
+
+/// A file that the shell opens for a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redirection {
+    /// As it is written, without quoting; relative to where the command runs. `None`: known only when it runs.
+    pub path: Option<String>,
+    /// What for.
+    pub access: Access,
+}
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// `<`
+    Read,
+    /// `>`, `>>`, `>|`, `&>`, `&>>`
+    Write,
+    /// `<>`
+    ReadWrite,
 }
 
 impl SimpleCommand {
@@ -204,6 +226,10 @@ fn collect_here(items: Vec<Item>) -> Analysis {
         match item {
             Item::Command(_) if analysis.commands.len() >= MAX_COMMANDS => analysis.not_understood("it is too long"),
             Item::Command(command) => analysis.add(command),
+            Item::Redirection(_) if analysis.redirections.len() >= MAX_COMMANDS => {
+                analysis.not_understood("it is too long");
+            }
+            Item::Redirection(redirection) => analysis.redirections.push(redirection),
             Item::Unknown(reason) => analysis.not_understood(reason),
             Item::Assigned(variable) => {
                 *values.entry(variable.clone()).or_default() += 1;

@@ -10,7 +10,7 @@ use shuck_parser::{ShellDialect, ShellProfile};
 
 use super::checks::{is_arithmetic, is_descriptor};
 use super::expansion::Expansion;
-use super::{MAX_TEXT_BYTES, builtins, programs, refused};
+use super::{Access, MAX_TEXT_BYTES, builtins, programs, refused};
 
 /// For the parser, and with it for all that goes through its tree.
 pub(super) const MAX_TREE_DEPTH: usize = 60;
@@ -35,6 +35,8 @@ pub(super) enum Item {
     /// A text that a shell runs as well.
     Text(Reader, String),
     Mark(Mark),
+    /// A file is opened.
+    Redirection(super::Redirection),
     /// A variable of the shell gets a value.
     Assigned(String),
     /// The value that it gets is a number.
@@ -292,7 +294,7 @@ impl Walk<'_> {
                 self.sequence(&command.body);
             }
             CompoundCommand::Time(command) => {
-                self.items.push(Item::Command(super::SimpleCommand::new("time", &Vec::new())));
+                self.items.push(Item::Command(super::SimpleCommand::new("time", &vec![Expansion::Any])));
                 command.command.iter().for_each(|timed| self.statement(timed));
             }
             CompoundCommand::Conditional(command) => {
@@ -376,6 +378,10 @@ impl Walk<'_> {
                 if copies && !target.known().is_some_and(is_descriptor) {
                     self.unknown("a redirection to a descriptor could not be read");
                 }
+                let path = || target.known().map(str::to_owned);
+                self.items.extend(
+                    access(redirect.kind).map(|access| Item::Redirection(super::Redirection { path: path(), access })),
+                );
             }
             RedirectTarget::Heredoc(heredoc) => self.heredoc(heredoc),
         }
@@ -406,6 +412,22 @@ impl Walk<'_> {
         for word in words {
             self.word(word);
         }
+    }
+}
+
+/// How a redirection opens a file, if it opens one.
+fn access(kind: RedirectKind) -> Option<Access> {
+    match kind {
+        RedirectKind::Input => Some(Access::Read),
+        RedirectKind::Output | RedirectKind::Clobber | RedirectKind::Append | RedirectKind::OutputBoth => {
+            Some(Access::Write)
+        }
+        RedirectKind::ReadWrite => Some(Access::ReadWrite),
+        RedirectKind::HereDoc
+        | RedirectKind::HereDocStrip
+        | RedirectKind::HereString
+        | RedirectKind::DupOutput
+        | RedirectKind::DupInput => None,
     }
 }
 

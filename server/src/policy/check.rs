@@ -1,0 +1,64 @@
+//! Likely mistakes in a policy that is valid by itself: what the configuration lacks, and rules that permit nothing.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use cedar_policy::{Effect, PolicyId, PolicySet, ValidationWarning};
+
+use super::fault::Source;
+use super::{Names, Roles, Rule};
+
+/// Roles that the configuration lacks, most likely typos.
+pub(super) fn unknown_roles(
+    set: &PolicySet,
+    rules: &HashMap<PolicyId, Rule>,
+    names: &Names,
+    roles: &Roles,
+    source: &Source<'_>,
+) -> Vec<String> {
+    let unknown = |policy: &cedar_policy::Policy| {
+        let search = || source.line_after(&mut 0, &policy.to_cedar().unwrap_or_default());
+        let line = rules.get(policy.id()).map_or_else(search, |rule| rule.line);
+        named_roles(policy, names)
+            .filter(|role| !roles.contains(role))
+            .map(|role| source.at_rule(policy, line, &format!("the configuration has no role {role:?}")))
+            .collect::<Vec<_>>()
+    };
+    set.policies().flat_map(unknown).collect()
+}
+
+/// Named commands that the configuration lacks, likewise.
+pub(super) fn unknown_commands(
+    set: &PolicySet,
+    rules: &HashMap<PolicyId, Rule>,
+    known: &BTreeSet<String>,
+    source: &Source<'_>,
+) -> Vec<String> {
+    let unknown = |policy: &cedar_policy::Policy| {
+        let rule = rules.get(policy.id());
+        let names = rule.into_iter().flat_map(|rule| &rule.named_commands).filter(|name| !known.contains(*name));
+        let fault = |name: &String| format!("the configuration has no command {name:?}");
+        let line = rule.map_or(0, |rule| rule.line);
+        names.map(|name| source.at_rule(policy, line, &fault(name))).collect::<Vec<_>>()
+    };
+    set.policies().flat_map(unknown).collect()
+}
+
+/// The roles that a rule names.
+pub(super) fn named_roles(policy: &cedar_policy::Policy, names: &Names) -> impl Iterator<Item = String> {
+    let roles = policy.entity_literals().into_iter().filter(|uid| *uid.type_name() == names.role);
+    roles.map(|uid| uid.id().unescaped().to_owned())
+}
+
+/// Whether each rule forbids, or can never apply.
+pub(super) fn permits_nothing<'a>(
+    rules: &HashMap<PolicyId, Rule>,
+    warnings: impl Iterator<Item = &'a ValidationWarning>,
+) -> bool {
+    let idle = warnings.filter_map(|warning| match warning {
+        ValidationWarning::ImpossiblePolicy(idle) => Some(idle.policy_id()),
+        ValidationWarning::InvalidActionApplication(idle) => Some(idle.policy_id()),
+        _ => None,
+    });
+    let idle: HashSet<_> = idle.collect();
+    rules.iter().all(|(id, rule)| rule.effect == Effect::Forbid || idle.contains(id))
+}
