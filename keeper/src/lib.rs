@@ -26,10 +26,13 @@ mod state;
 pub mod users;
 pub mod wire;
 
-pub use self::keeper::keep;
+pub use self::keeper::{Ceiling, keep};
 
 /// The argument before the users that commands may run as, see [`users::write`].
 pub const USERS: &str = "--command-users";
+
+/// The argument with which no command gains privileges by executing a program, whatever the agent asks for.
+pub const NO_NEW_PRIVILEGES: &str = "--no-new-privileges";
 
 /// The argument before the user that the agent runs as, as [`users::write`] has it, and the directory of its cgroups.
 pub const AGENT_USER: &str = "--agent-user";

@@ -11,7 +11,7 @@ use telexec_spawn::exit::Exit;
 use telexec_spawn::{Credentials, Step};
 
 /// Another one cannot be spoken to.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// A longer message is in a file (memfd_create(2)) that goes with it, as its last descriptor.
 pub const MAX_INLINE_BYTES: usize = 32 * 1024;
 /// Of a start: more than the kernel takes of arguments and environment together, see execve(2).
@@ -83,6 +83,8 @@ pub struct Start {
     pub held: u8,
     /// `None`: those of the keeper.
     pub credentials: Option<Credentials>,
+    /// Nothing that it executes gives it privileges.
+    pub no_new_privileges: bool,
     /// See [`Image`](telexec_spawn::Image).
     pub candidates: Vec<CString>,
     /// Its arguments, from the zeroth on.
@@ -218,6 +220,7 @@ impl Request {
 
 const TERMINAL: u8 = 1;
 const STDIN: u8 = 2;
+const NO_NEW_PRIVILEGES: u8 = 4;
 const CREDENTIALS: u8 = 8;
 const EXECUTABLE: u8 = 16;
 const SURVIVES: u8 = 32;
@@ -229,6 +232,7 @@ impl Start {
         let flags = [
             (self.terminal, TERMINAL),
             (self.stdin, STDIN),
+            (self.no_new_privileges, NO_NEW_PRIVILEGES),
             (self.credentials.is_some(), CREDENTIALS),
             (self.executable, EXECUTABLE),
             (self.survives, SURVIVES),
@@ -253,7 +257,7 @@ impl Start {
 
     fn decode(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         let (id, flags, joins, held) = (fields.u64()?, fields.byte()?, fields.byte()?, fields.byte()?);
-        if flags & !(TERMINAL | STDIN | CREDENTIALS | EXECUTABLE | SURVIVES | CHOWN) != 0 {
+        if flags & !(TERMINAL | STDIN | NO_NEW_PRIVILEGES | CREDENTIALS | EXECUTABLE | SURVIVES | CHOWN) != 0 {
             return Err(Malformed);
         }
         let has = |flag| flags & flag != 0;
@@ -281,6 +285,7 @@ impl Start {
             survives: has(SURVIVES),
             held,
             credentials,
+            no_new_privileges: has(NO_NEW_PRIVILEGES),
             candidates,
             argv,
             environment,

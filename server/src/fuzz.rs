@@ -65,6 +65,7 @@ pub fn policy(command: Command) {
         working_directory: "/".into(),
         shell: Some("bash".into()),
         variables: Vec::new(),
+        no_new_privileges: command.no_new_privileges(),
     };
     let place = command.user().is_none().then_some(place);
     let caller = Caller::new(Identity::anonymous(), Transport::Tcp, "");

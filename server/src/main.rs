@@ -108,7 +108,8 @@ fn start_keeper(config: &Config) -> Result<Infallible, (Box<dyn std::error::Erro
         }
     };
     logging::flush();
-    become_keeper(command_users.as_deref(), agent_user.as_ref()).map_err(|error| (error.into(), 1))
+    become_keeper(command_users.as_deref(), agent_user.as_ref(), config.no_new_privileges)
+        .map_err(|error| (error.into(), 1))
 }
 
 fn valid(warnings: &[String]) -> ExitCode {

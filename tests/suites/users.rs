@@ -7,7 +7,8 @@ use telexec_client::RemoteExecutor;
 use telexec_executor::{Command, CommandBuilder, Executor, ExecutorError, FileTarget, Files, SpawnError, SpawnStage};
 use telexec_proto::v1::{ExecuteRequest, GetExecutionRequest};
 use telexec_tests::{
-    Agent, MARK, NOBODY, Wire, executable, is_root, lines, marker, processes_with, run, until, until_output, within,
+    Agent, Hierarchy, MARK, NOBODY, Wire, executable, is_root, lines, marker, processes_with, run, until, until_output,
+    within,
 };
 use tempfile::TempDir;
 use tonic::{Code, Status};
@@ -61,6 +62,35 @@ fn shared_directory() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).unwrap();
     directory
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_set_user_id_program_gives_no_privileges_where_that_is_forbidden() {
+    if !is_root() {
+        return;
+    }
+    let directory = shared_directory();
+    let id = directory.path().join("id");
+    std::fs::copy("/usr/bin/id", &id).unwrap();
+    std::fs::set_permissions(&id, PermissionsExt::from_mode(0o4755)).unwrap();
+    let command = || Command::argv([id.to_str().unwrap(), "-u"]).user("nobody");
+    let said = async |agent: &Agent, command: CommandBuilder| {
+        run(&agent.executor().await, command).await.unwrap().text().trim().to_owned()
+    };
+    let nobody = NOBODY.to_string();
+    let free = Agent::start();
+    assert_eq!(said(&free, command()).await, "0");
+    assert_eq!(said(&free, command().no_new_privileges(true)).await, nobody);
+    // whoever starts the command
+    let config = || Agent::builder().config("no_new_privileges = true");
+    let by_keeper = Hierarchy::Unified.usable().map(|_| config().agent_user());
+    for agent in [Some(config()), Some(config().kept()), by_keeper].into_iter().flatten() {
+        let agent = agent.start();
+        assert_eq!(said(&agent, command()).await, nobody);
+        // files are opened by processes of theirs
+        let file = FileTarget { user: Some("nobody".to_owned()), ..FileTarget::new("/etc/hostname") };
+        within(agent.connect().await.files().info(file)).await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -45,6 +45,9 @@ pub(crate) struct CommandArgs {
     /// CPU limit: 0.5 is half of one CPU, 2 is two CPUs
     #[arg(long, value_name = "N", value_parser = parse_cpus)]
     pub(crate) cpus: Option<f64>,
+    /// Let no program, such as sudo, give the command privileges
+    #[arg(long, hide_short_help = true)]
+    pub(crate) no_new_privileges: bool,
     /// Run the shell as a login shell
     #[arg(long, hide_short_help = true, conflicts_with = "argv")]
     pub(crate) login: bool,
@@ -110,6 +113,7 @@ impl CommandArgs {
         builder
             .envs(self.environment().cloned())
             .merge_output(self.merge)
+            .no_new_privileges(self.no_new_privileges)
             .descendants(match self.descendants {
                 DescendantPolicy::Keep => Descendants::Keep,
                 DescendantPolicy::Kill => Descendants::Kill,

@@ -22,6 +22,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("limits.memory_bytes", "--memory"),
     ("login", "--login"),
     ("merge_output", "--merge"),
+    ("no_new_privileges", "--no-new-privileges"),
     ("on_disconnect", "--on-disconnect"),
     ("position", "--from"),
     ("reason", "--reason"),

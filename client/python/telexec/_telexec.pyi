@@ -36,6 +36,7 @@ class Command:
         terminal: tuple[int, int] | None = None,
         kill_grace: float | None = None,
         kill_descendants: bool = False,
+        no_new_privileges: bool = False,
         max_output: int | None = None,
         labels: Mapping[str, str] | None = None,
         reason: str | None = None,

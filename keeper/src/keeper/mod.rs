@@ -40,7 +40,16 @@ const RESOURCE_DELAY: Duration = Duration::from_secs(1);
 /// For an agent to end that has closed the channel.
 const DEAF_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Starts the agent with this command line, and does what it asks for, as these users only (`None`: as anyone), until it has
+/// What commands may be at most, whatever the agent asks for.
+#[derive(Debug, Default)]
+pub struct Ceiling {
+    /// As whom they run; `None`: as anyone.
+    pub users: Option<Users>,
+    /// Nothing that they execute gives them privileges.
+    pub no_new_privileges: bool,
+}
+
+/// Starts the agent with this command line, and does what it asks for, below this ceiling, until it has
 /// ended and is not to be started again.
 /// `agent_user`: as whom it runs (`None`: as this process). `state`: the descriptor with what the program before this one has
 /// left. Returns the code to exit with. Takes over the process's signals: for a process that does nothing else.
@@ -49,7 +58,7 @@ const DEAF_TIMEOUT: Duration = Duration::from_secs(5);
 /// The agent cannot be started, or the system lacks what this needs.
 pub fn keep(
     command: &[OsString],
-    users: Option<Users>,
+    ceiling: Ceiling,
     agent_user: Option<AgentUser>,
     state: Option<RawFd>,
 ) -> io::Result<u8> {
@@ -57,7 +66,7 @@ pub fn keep(
     let files = Rlimit { current: limit.maximum, ..limit };
     // what it was given may be secret, and its agent's; execve(2) undoes this for commands
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    let kept = Keeper::new(command, users, agent_user, state.is_some()).and_then(|mut keeper| {
+    let kept = Keeper::new(command, ceiling, agent_user, state.is_some()).and_then(|mut keeper| {
         match state {
             Some(state) => keeper.resume(state)?,
             None => {
@@ -86,7 +95,7 @@ struct Keeper {
     null: OwnedFd,
     rlimits: [telexec_spawn::rlimits::Limit; rlimits::KINDS],
     agent: Agent,
-    users: Option<Users>,
+    ceiling: Ceiling,
     /// The user and the group of this process.
     own: (u32, u32),
     children: Children,
@@ -168,12 +177,7 @@ impl Basics {
 
 impl Keeper {
     /// `continues`: it is waited for what the system lacks, since an error would end what runs.
-    fn new(
-        command: &[OsString],
-        users: Option<Users>,
-        agent_user: Option<AgentUser>,
-        continues: bool,
-    ) -> io::Result<Self> {
+    fn new(command: &[OsString], ceiling: Ceiling, agent_user: Option<AgentUser>, continues: bool) -> io::Result<Self> {
         let Basics { epoll, signals, null } = loop {
             match Basics::new() {
                 Ok(basics) => break basics,
@@ -192,7 +196,7 @@ impl Keeper {
             null,
             rlimits: rlimits::defaults(),
             agent: Agent::new(command, agent_user),
-            users,
+            ceiling,
             own: (geteuid().as_raw(), getegid().as_raw()),
             children: Children::default(),
             backlog: VecDeque::new(),

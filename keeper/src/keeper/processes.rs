@@ -62,7 +62,7 @@ impl Keeper {
     pub(super) fn start(&mut self, start: Start, descriptors: Vec<Given>) -> Result<(), (Step, Errno)> {
         let Descriptors { streams, executable, chown, joins, held } =
             Descriptors::of(&start, descriptors).ok_or((Step::Clone, Errno::MFILE))?;
-        if !self.users.as_ref().is_none_or(|users| users.allow(start.credentials.as_ref(), self.own.0)) {
+        if !self.ceiling.users.as_ref().is_none_or(|users| users.allow(start.credentials.as_ref(), self.own.0)) {
             return Err((Step::Setuid, Errno::PERM));
         }
         let cgroup = self.cgroup(&start).map_err(|errno| (Step::Cgroup, errno))?;
@@ -86,6 +86,7 @@ impl Keeper {
             chowns: &chowns,
             rlimits: &self.rlimits,
             credentials: start.credentials.as_ref(),
+            no_new_privileges: start.no_new_privileges || self.ceiling.no_new_privileges,
             fault: None,
         };
         let Forked { pid, pidfd, report } = fork(&image).map_err(|errno| (Step::Clone, errno))?;

@@ -9,10 +9,11 @@ fn a_start() -> impl Strategy<Value = Start> {
     };
     let credentials = (any::<u32>(), any::<u32>(), prop::collection::vec(any::<u32>(), 0..5))
         .prop_map(|(uid, gid, groups)| Credentials { name: String::new(), uid, gid, groups });
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), 0..4_u8, 0..4_u8);
+    let flags =
+        (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), 0..4_u8, 0..4_u8);
     (any::<u64>(), flags, prop::option::of(credentials), texts(), texts(), texts()).prop_map(
         |(id, flags, credentials, candidates, argv, environment)| {
-            let (terminal, stdin, executable, chown, survives, joins, held) = flags;
+            let (terminal, stdin, executable, chown, survives, no_new_privileges, joins, held) = flags;
             Start {
                 id,
                 terminal,
@@ -23,6 +24,7 @@ fn a_start() -> impl Strategy<Value = Start> {
                 survives,
                 held,
                 credentials,
+                no_new_privileges,
                 cgroup: environment.first().cloned().unwrap_or_default(),
                 working_directory: argv.first().cloned().unwrap_or_default(),
                 candidates,

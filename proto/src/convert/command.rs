@@ -70,6 +70,7 @@ pub fn command_from_wire(request: ExecuteRequest, deadline: Option<Instant>) -> 
         .duplicate_policy(duplicate_policy)
         .max_output_bytes(request.max_output_bytes)
         .merge_output(request.merge_output)
+        .no_new_privileges(request.no_new_privileges)
         .limits(limits_from_wire(request.limits.unwrap_or_default()))
         .labels(request.labels)
         .report_working_directory(request.report_working_directory)
@@ -118,6 +119,7 @@ pub fn command_to_wire(command: &Command) -> ExecuteRequest {
         reason: command.reason().to_owned(),
         disconnect_grace: grace_to_wire(command.disconnect_grace()),
         merge_output: command.merge_output(),
+        no_new_privileges: command.no_new_privileges(),
     }
 }
 
@@ -275,7 +277,7 @@ mod tests {
             size in prop::option::of((1..=65_535u32, 1..=65_535u32)),
             yield_after in prop::option::of(0..10_000_000u64),
             grace in 0..10_000u64,
-            flags in any::<[bool; 4]>(),
+            flags in any::<[bool; 5]>(),
             reason in ".{0,16}",
         ) {
             let command = user.into_iter().fold(Command::argv(argv), CommandBuilder::user);
@@ -289,6 +291,7 @@ mod tests {
                 .duplicate_policy(if flags[2] { DuplicatePolicy::ReuseRunning } else { DuplicatePolicy::StartNew })
                 .disconnect_grace(std::time::Duration::from_millis(grace))
                 .merge_output(flags[3])
+                .no_new_privileges(flags[4])
                 .limits(ResourceLimits { memory_bytes, max_processes, cpus })
                 .envs(env)
                 .stdin(stdin)

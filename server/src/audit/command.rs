@@ -55,6 +55,8 @@ pub(super) struct Asked {
     shell: Option<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     login: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    no_new_privileges: bool,
     /// The name of the named command, without the `@`.
     #[serde(skip_serializing_if = "Option::is_none")]
     named_command: Option<String>,
@@ -147,6 +149,7 @@ impl CommandDescriber {
             environment,
             more_environment,
             clear_environment: command.clear_environment(),
+            no_new_privileges: command.no_new_privileges(),
             limits: limits(command.limits()),
             timeout_ms: command.timeout().map(ms),
             deadline: command.deadline().and_then(wall_time).map(rfc3339),

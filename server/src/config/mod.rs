@@ -50,6 +50,9 @@ pub struct Config {
     /// As whom commands may run, and the processes that open files for callers: users by name, or by id. Default: anyone whom
     /// the policy permits.
     pub command_users: Option<Vec<String>>,
+    /// No command gains privileges by executing a program, such as sudo, whether its request asks for that or not (PR_SET_NO_NEW_PRIVS
+    /// of prctl(2)). Default: no.
+    pub no_new_privileges: bool,
     /// Start the agent and all commands from a separate process, the keeper, which restarts the agent if it crashes. Default: no.
     pub keeper: Switch,
     /// The unprivileged user to run the agent as, by name or by id; the keeper stays root. Requires `keeper`, root and cgroup v2.
@@ -232,6 +235,7 @@ impl Default for Config {
             otlp_endpoint: None,
             serves_files: false,
             command_users: None,
+            no_new_privileges: false,
             keeper: Switch::Off,
             agent_user: None,
             kept_by: None,
@@ -484,6 +488,7 @@ impl Config {
             // an agent is a process of its own, unlike an embedded engine
             may_move: true,
             command_users: self.command_users.clone(),
+            no_new_privileges: self.no_new_privileges,
             keeper: self.kept_by.clone(),
         }
     }

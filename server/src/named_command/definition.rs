@@ -37,6 +37,8 @@ pub struct NamedCommandConfig {
     pub working_directory: Option<String>,
     /// Added to its environment.
     pub environment: BTreeMap<String, String>,
+    /// Nothing that it executes gives it privileges. Default: what the request and the agent say.
+    pub no_new_privileges: bool,
     /// Maximum run time. Default: what the request and the agent say.
     #[serde(with = "humantime_serde")]
     pub timeout: Option<Duration>,
@@ -176,7 +178,9 @@ impl Definition {
     /// The command with the settings of the definition.
     fn settings(&self, command: Command) -> Result<Command, InvalidCommand> {
         let asked = command.timeout();
-        let mut builder = command.into_builder().envs(self.config.environment.clone());
+        let no_new_privileges = command.no_new_privileges() || self.config.no_new_privileges;
+        let builder = command.into_builder().envs(self.config.environment.clone());
+        let mut builder = builder.no_new_privileges(no_new_privileges);
         if let Some(user) = &self.config.user {
             builder = builder.user(user);
         }

@@ -119,7 +119,7 @@ impl Facts {
             }
             EACH_COMMAND => format!("{attribute} is not there, or known only when it runs"),
             REDIRECTIONS => "where a redirection leads is known only when it runs".to_owned(),
-            "user" | "user_id" | "shell" | "working_directory" if self.place.is_none() => {
+            "user" | "user_id" | "shell" | "working_directory" | "no_new_privileges" if self.place.is_none() => {
                 "there is no such user".to_owned()
             }
             "working_directory" => "the path is not in its shortest form".to_owned(),
@@ -158,6 +158,7 @@ impl Facts {
             (REDIRECTIONS, redirections(analysis)),
             ("uses_sudo", (analysis.understood || analysis.uses_sudo).then(|| Value::new_bool(analysis.uses_sudo))),
             ("shell", place.map(|place| text(place.shell.as_deref().unwrap_or_default()))),
+            ("no_new_privileges", place.map(|place| Value::new_bool(place.no_new_privileges))),
             ("user", place.map(|place| text(&place.user))),
             ("user_id", place.map(|place| Value::new_long(place.uid.into()))),
             ("working_directory", place.map(|place| &*place.working_directory).filter(|path| is_plain(path)).map(text)),
@@ -170,11 +171,12 @@ impl Facts {
 }
 
 /// What definitions of named commands decide.
-const DEFINED: [&str; 13] = [
+const DEFINED: [&str; 14] = [
     "argv",
     "command",
     EACH_COMMAND,
     "environment",
+    "no_new_privileges",
     "programs",
     REDIRECTIONS,
     "shell",

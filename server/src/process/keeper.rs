@@ -87,17 +87,22 @@ pub(crate) fn check_program(path: PathBuf) -> Result<(), KeeperError> {
 
 /// Becomes the keeper, which starts this program again with the same command line, as this user (`None`: as that of this
 /// process), and holds it to these users (`None`: anyone).
+/// `no_new_privileges`: nothing that commands execute gives them privileges.
 ///
 /// # Errors
 /// The keeper cannot be run; this process is as it was.
 pub fn become_keeper(
     command_users: Option<&[Credentials]>,
     agent_user: Option<&AgentUser>,
+    no_new_privileges: bool,
 ) -> Result<Infallible, KeeperError> {
     let (this, path) = programs()?;
     let mut keeper = Command::new(&path);
     if let Some(users) = command_users {
         keeper.arg(telexec_keeper::USERS).arg(write(users));
+    }
+    if no_new_privileges {
+        keeper.arg(telexec_keeper::NO_NEW_PRIVILEGES);
     }
     if let Some(AgentUser { credentials, cgroups, .. }) = agent_user {
         keeper.arg(telexec_keeper::AGENT_USER).arg(write(std::slice::from_ref(credentials))).arg(cgroups);

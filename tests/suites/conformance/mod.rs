@@ -83,6 +83,7 @@ telexec_tests::everywhere! {
     the_default_working_directory_is_the_home,
     only_the_standard_streams_are_open,
     the_umask_is_022,
+    privileges_can_be_gained_unless_that_is_forbidden,
     signals_have_their_default_effect,
     the_command_leads_a_session_without_a_terminal,
     writing_to_a_closed_pipe_ends_the_writer,

@@ -89,6 +89,13 @@ pub(super) async fn the_umask_is_022(machine: Machine) {
     assert_eq!(run(&machine, Command::shell("umask")).await.unwrap().text(), "0022\n");
 }
 
+/// By executing a program.
+pub(super) async fn privileges_can_be_gained_unless_that_is_forbidden(machine: Machine) {
+    let command = || Command::shell("sh -c 'grep NoNewPrivs: /proc/self/status'");
+    assert_eq!(run(&machine, command()).await.unwrap().text(), "NoNewPrivs:\t0\n");
+    assert_eq!(run(&machine, command().no_new_privileges(true)).await.unwrap().text(), "NoNewPrivs:\t1\n");
+}
+
 pub(super) async fn signals_have_their_default_effect(machine: Machine) {
     let outcome = run(&machine, Command::argv(["cat", "/proc/self/status"])).await.unwrap();
     let sets: Vec<&str> =

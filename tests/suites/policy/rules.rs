@@ -27,6 +27,7 @@ async fn rules_see_what_is_asked_for() {
         ("argv", r#"context.argv.contains("--force")"#, Command::argv(["true", "--force"])),
         ("joined", r#"context.command == "true a b""#, Command::argv(["true", "a", "b"])),
         ("shell", r#"context.shell == "sh""#, sh("true").shell("sh")),
+        ("privileges", "context.no_new_privileges", sh("true").no_new_privileges(true)),
         ("login", "context.login", sh("true").login(true)),
         ("environment", r#"context.environment.contains("NEEDLE")"#, sh("true").env("NEEDLE", "1")),
         ("directory", r#"context.working_directory like "/tmp*""#, sh("true").working_directory("/tmp")),

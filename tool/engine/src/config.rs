@@ -54,6 +54,9 @@ pub struct LocalConfig {
     /// with a keeper of another user, that of this process never is, and commands that name none run as the first of them.
     /// Default: anyone.
     pub command_users: Option<Vec<String>>,
+    /// No command gains privileges by executing a program, whether it asks for that or not; see
+    /// [`Command::no_new_privileges`](telexec_executor::Command::no_new_privileges). Default: no.
+    pub no_new_privileges: bool,
     /// Starts what is to run, in place of this process. An engine with one is to
     /// [continue](crate::LocalExecutor::continue_executions) what earlier ones have started, before anything else. Default: none.
     pub keeper: Option<Keeper>,
@@ -81,6 +84,7 @@ impl Default for LocalConfig {
             require_cgroup: false,
             may_move: false,
             command_users: None,
+            no_new_privileges: false,
             keeper: None,
         }
     }

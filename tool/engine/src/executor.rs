@@ -48,6 +48,8 @@ pub struct ResolvedCommand {
     pub shell: Option<String>,
     /// The variables of its environment that its request does not set.
     pub variables: Vec<String>,
+    /// Nothing that it executes gives it privileges.
+    pub no_new_privileges: bool,
 }
 
 /// Runs commands on this machine, as the user of this process or another one.
@@ -132,7 +134,9 @@ impl LocalExecutor {
         let shell = defaults.shell_of(command, &account, &base);
         let working_directory = defaults.working_directory(command, &account);
         let variables = base.into_keys().collect();
-        Ok(ResolvedCommand { user: account.name, uid: account.uid, working_directory, shell, variables })
+        let no_new_privileges = defaults.no_new_privileges(command);
+        let (user, uid) = (account.name, account.uid);
+        Ok(ResolvedCommand { user, uid, working_directory, shell, variables, no_new_privileges })
     }
 
     /// The shell that would read its text; `None`: it is a program without a shell. Never waits: whether there is such a

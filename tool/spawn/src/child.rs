@@ -27,6 +27,7 @@ pub(super) struct SharedWithChild {
     pub(super) chown_count: usize,
     pub(super) rlimits: *const libc::rlimit64,
     pub(super) credentials: *const Ids,
+    pub(super) no_new_privileges: bool,
     /// Null: it is not noted.
     pub(super) pending: *const PendingChild,
     pub(super) fault: Option<Step>,
@@ -259,6 +260,9 @@ unsafe fn set_uid(shared: &mut SharedWithChild) -> Result<(), c_int> {
     unsafe {
         // privileges that were given to this process only, see capabilities(7); old kernels do not know them
         libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+        if shared.no_new_privileges {
+            check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0).into())?;
+        }
         match shared.credentials.as_ref() {
             Some(ids) => {
                 leave_keyring()?;

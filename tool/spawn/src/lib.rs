@@ -77,6 +77,8 @@ pub struct Image<'a> {
     pub rlimits: &'a [libc::rlimit64; rlimits::KINDS],
     /// `None`: those of this process.
     pub credentials: Option<&'a Credentials>,
+    /// Nothing that it executes gives it privileges.
+    pub no_new_privileges: bool,
     /// The step that is to fail, for tests of what becomes of it.
     pub fault: Option<Step>,
 }
@@ -178,6 +180,7 @@ impl<'a> Prepared<'a> {
             chown_count: self.image.chowns.len(),
             rlimits: self.image.rlimits.as_ptr(),
             credentials: self.ids.as_ref().map_or(ptr::null(), ptr::from_ref),
+            no_new_privileges: self.image.no_new_privileges,
             pending,
             fault: self.image.fault,
             report,

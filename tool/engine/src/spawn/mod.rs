@@ -34,6 +34,8 @@ pub(crate) struct SpawnSpec {
     pub(crate) working_directory: CString,
     /// `None`: those of this process.
     pub(crate) credentials: Option<Credentials>,
+    /// Nothing that it executes gives it privileges.
+    pub(crate) no_new_privileges: bool,
     /// The cgroups that it starts in.
     pub(crate) cgroups: CgroupEntry,
     /// The directory of the one in which a keeper makes it; empty: there is none.
@@ -106,6 +108,7 @@ impl Spawner for DirectSpawner {
             chowns: &[],
             rlimits: &self.rlimits,
             credentials: spec.credentials.as_ref(),
+            no_new_privileges: spec.no_new_privileges,
             fault: spec.fault,
         };
         let (own, pid, pidfd) = vfork::spawn(&image, own).map_err(|(stage, errno)| error(spec, stage, errno))?;
@@ -156,6 +159,7 @@ impl Spawner for KeeperSpawner {
             survives: spec.survives,
             held: u8::try_from(spec.held.len()).unwrap_or(u8::MAX),
             credentials: spec.credentials.clone(),
+            no_new_privileges: spec.no_new_privileges,
             candidates: spec.candidates.clone(),
             argv: spec.argv.clone(),
             environment: spec.environment.clone(),

@@ -22,6 +22,7 @@ pub(crate) struct Defaults {
     environment: BTreeMap<String, String>,
     shell: String,
     working_directory: Option<String>,
+    no_new_privileges: bool,
 }
 
 impl Defaults {
@@ -33,7 +34,13 @@ impl Defaults {
             environment: config.environment.clone(),
             shell: config.shell.clone(),
             working_directory: config.working_directory.clone(),
+            no_new_privileges: config.no_new_privileges,
         }
+    }
+
+    /// Whether nothing that the command executes gives it privileges.
+    pub(crate) fn no_new_privileges(&self, command: &Command) -> bool {
+        self.no_new_privileges || command.no_new_privileges()
     }
 
     /// Who commands run as that name no user.
@@ -137,6 +144,7 @@ impl Defaults {
             working_directory: c_string(self.working_directory(command, &account)),
             environment: environment(base, command, id, key),
             credentials: account.credentials,
+            no_new_privileges: self.no_new_privileges(command),
             ..SpawnSpec::default()
         }
     }

@@ -172,6 +172,12 @@ impl CommandBuilder {
         self
     }
 
+    /// See [`Command::no_new_privileges`].
+    pub fn no_new_privileges(mut self, forbidden: bool) -> Self {
+        self.options.no_new_privileges = forbidden;
+        self
+    }
+
     /// Adds labels. Keys match the grammar of [`ExecutionId`]; values have at most 256 bytes.
     pub fn labels(mut self, labels: impl IntoIterator<Item = (String, String)>) -> Self {
         self.options.labels.extend(labels);

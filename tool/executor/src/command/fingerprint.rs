@@ -46,6 +46,7 @@ pub(super) fn of(identity: &str, program: &Program, options: &Options) -> Finger
         execution_id,
         max_output_bytes,
         merge_output,
+        no_new_privileges,
         labels,
         report_working_directory,
         descendants,
@@ -79,6 +80,7 @@ pub(super) fn of(identity: &str, program: &Program, options: &Options) -> Finger
     digest.flag("detach", *on_disconnect == OnDisconnect::Detach);
     digest.time("disconnect_grace", Some(*disconnect_grace).filter(|grace| !grace.is_zero()));
     digest.flag("merge_output", *merge_output);
+    digest.flag("no_new_privileges", *no_new_privileges);
     digest.flag("reuse_running", *duplicate_policy == DuplicatePolicy::ReuseRunning);
     digest.flag("kill_descendants", *descendants == Descendants::Kill);
     digest.flag("report_working_directory", *report_working_directory);
@@ -192,6 +194,7 @@ mod tests {
             full().env("OTHER", ""),
             full().disconnect_grace(Duration::from_secs(1)),
             full().merge_output(true),
+            full().no_new_privileges(true),
         ];
         for other in others {
             assert_ne!(hex(other), hex(full()));

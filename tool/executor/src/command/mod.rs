@@ -106,6 +106,7 @@ struct Options {
     execution_id: Option<ExecutionId>,
     max_output_bytes: u64,
     merge_output: bool,
+    no_new_privileges: bool,
     labels: BTreeMap<String, String>,
     report_working_directory: bool,
     descendants: Descendants,
@@ -274,6 +275,12 @@ impl Command {
     /// which it was written. A terminal does that anyway.
     pub fn merge_output(&self) -> bool {
         self.options.merge_output
+    }
+
+    /// Neither it nor anything that it starts gains privileges by executing a program: set-user-ID programs such as sudo have
+    /// none; see PR_SET_NO_NEW_PRIVS in prctl(2). Default: no.
+    pub fn no_new_privileges(&self) -> bool {
+        self.options.no_new_privileges
     }
 
     /// For the caller's own use.
