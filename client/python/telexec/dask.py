@@ -51,7 +51,7 @@ def watch():
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
-# before Dask has its handler, and once it has ended and given it back
+# for SIGTERM before Dask has its own handler, and after it has restored this one on its way to its exit
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 threading.Thread(target=watch, daemon=True).start()
 del sys.argv[0]

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use cedar_policy::{Effect, PolicyId, PolicySet, ValidationWarning};
 
 use super::fault::Source;
+use super::simple_command::{EACH_COMMAND, NUMBERED};
 use super::{Names, Roles, Rule};
 
 /// Roles that the configuration lacks, most likely typos.
@@ -47,6 +48,25 @@ pub(super) fn unknown_commands(
 pub(super) fn named_roles(policy: &cedar_policy::Policy, names: &Names) -> impl Iterator<Item = String> {
     let roles = policy.entity_literals().into_iter().filter(|uid| *uid.type_name() == names.role);
     roles.map(|uid| uid.id().unescaped().to_owned())
+}
+
+/// Permit rules about single commands that permit more, or less, than they seem to.
+pub(super) fn misread_commands(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, source: &Source<'_>) -> Vec<String> {
+    let misread = |policy: &cedar_policy::Policy| {
+        let rule = rules.get(policy.id()).filter(|rule| rule.effect == Effect::Permit)?;
+        let looks_at =
+            |part: &str| rule.conditions.iter().any(|condition| condition.is_about_part([EACH_COMMAND, part]));
+        let is_open = NUMBERED.iter().any(|argument| looks_at(argument))
+            && !["argument_count", "arguments"].iter().any(|all| looks_at(all));
+        let is_mixed = looks_at("program") && rule.conditions.iter().any(|condition| condition.is_about("programs"));
+        let faults = [
+            (is_open, "it looks at arguments, but not at argument_count: any further arguments are permitted"),
+            (is_mixed, "context.programs is of the whole text, and context.each_command of one command"),
+        ];
+        let faults = faults.into_iter().filter(|(is_found, _)| *is_found);
+        Some(faults.map(|(_, fault)| source.at_rule(policy, rule.line, fault)).collect::<Vec<_>>())
+    };
+    set.policies().filter_map(misread).flatten().collect()
 }
 
 /// Whether each rule forbids, or can never apply.

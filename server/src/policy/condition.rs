@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cedar_policy::pst::{BinaryOp, Clause, Effect, Expr, Literal, Template, UnaryOp, Var};
-use cedar_policy::{Entities, EvalResult, Expression, Request, eval_expression};
+use cedar_policy::{Entities, EvalResult, Expression, Policy, Request, eval_expression};
 
 /// Longer conditions and values are cut when they are printed.
 const MAX_TEXT_BYTES: usize = 300;
@@ -27,6 +27,8 @@ pub(super) struct Condition {
     guards: Option<Attribute>,
     /// For `["cat", "df"].containsAll(context.programs)`: the list.
     list: Option<Vec<String>>,
+    /// For that, and for `context.programs.isEmpty()`: the set, whose elements are known if it holds.
+    bounds: Option<Attribute>,
     /// It says whom the rule is about.
     pub(super) is_about_principal: bool,
 }
@@ -63,6 +65,12 @@ impl Condition {
         needed.into_iter().filter_map(|expr| Self::new(expr.to_string(), Some(&expr))).collect()
     }
 
+    /// The condition with this text, of ours.
+    pub(super) fn of_text(text: &str) -> Option<Self> {
+        let rule = Policy::parse(None, format!("permit(principal, action, resource) when {{ {text} }};")).ok()?;
+        Self::of_clauses(rule.to_pst().ok()?.body()).pop()
+    }
+
     /// `None`: the text does not read back as an expression, which the tests of Cedar exclude.
     fn new(text: String, expr: Option<&Expr>) -> Option<Self> {
         let expression = text.parse().ok()?;
@@ -75,10 +83,16 @@ impl Condition {
             }
             _ => (None, None),
         };
+        let bounds = match expr {
+            Some(Expr::BinaryOp { op: BinaryOp::ContainsAll, right, .. }) if list.is_some() => path(right),
+            Some(Expr::UnaryOp { op: UnaryOp::IsEmpty, expr }) => path(expr),
+            _ => None,
+        };
+        let bounds = bounds.map(Attribute);
         let is_about_principal = expr.is_some_and(|expr| variables(expr) == [Var::Principal]);
         let text = if expr.is_some_and(names_identities) { ON_THE_IDENTITY.to_owned() } else { text };
         let is_about_context = !whole.is_empty();
-        Some(Self { text, expression, attributes, is_about_context, guards, list, is_about_principal })
+        Some(Self { text, expression, attributes, is_about_context, guards, list, bounds, is_about_principal })
     }
 
     /// Whether it holds; what cannot be evaluated does not.
@@ -92,9 +106,20 @@ impl Condition {
             || self.attributes.iter().any(|attribute| is_such(&attribute.0.join(".")))
     }
 
-    /// Whether it looks at this attribute of the context, or at a part of it.
+    /// Whether it may look at this attribute of the context, or at a part of it.
     pub(super) fn is_about(&self, name: &str) -> bool {
-        self.attributes.iter().any(|attribute| attribute.0.first().is_some_and(|first| first == name))
+        self.is_about_context
+            || self.attributes.iter().any(|attribute| attribute.0.first().is_some_and(|first| first == name))
+    }
+
+    /// Whether it looks at this part of an attribute.
+    pub(super) fn is_about_part(&self, path: [&str; 2]) -> bool {
+        self.attributes.iter().any(|attribute| attribute.0 == path)
+    }
+
+    /// Whether it lists what may be in this set.
+    pub(super) fn bounds(&self, path: [&str; 2]) -> bool {
+        self.bounds.as_ref().is_some_and(|attribute| attribute.0 == path)
     }
 
     /// Whether it cannot hold because of another one that does not, as `context.timeout < …` after `context has timeout`.
@@ -125,7 +150,9 @@ impl Condition {
             (Some(value), _) => format!("{} is {}", attribute.0.join("."), print(&value)),
         };
         let text = cut(&self.text, MAX_TEXT_BYTES);
-        match self.attributes.iter().map(detail).collect::<Vec<_>>() {
+        let mut details: Vec<_> = self.attributes.iter().map(detail).collect();
+        details.dedup();
+        match details {
             details if details.is_empty() => text,
             details => format!("{text} ({})", details.join(", ")),
         }
@@ -270,8 +297,6 @@ fn cut(text: &str, bytes: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use cedar_policy::Policy;
-
     use super::*;
 
     fn needs(rule: &str) -> Vec<String> {

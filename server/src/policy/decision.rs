@@ -47,8 +47,7 @@ impl Decision {
     }
 
     /// The decision of several permitting rules: the strictest of each limit.
-    pub(super) fn permitted_by<'a>(applied: impl Iterator<Item = &'a Rule>) -> Self {
-        let applied: Vec<_> = applied.collect();
+    pub(super) fn permitted_by(applied: &[&Rule]) -> Self {
         let mut rules: Vec<_> = applied.iter().map(|rule| rule.name.clone()).collect();
         rules.sort_unstable();
         rules.dedup();

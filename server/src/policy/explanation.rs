@@ -16,9 +16,6 @@ use super::{Decision, Detail, FileUse, Policy, Subject};
 /// Further conditions are not named, nor are further variables.
 const MAX_CONDITIONS: usize = 16;
 const MAX_VARIABLES: usize = 8;
-/// What a rule of single commands needs that says nothing of redirections.
-const WITHOUT_REDIRECTIONS: &str =
-    "a condition on context.redirections, without which this rule permits only those to and from /dev/null";
 
 /// A call that is denied.
 pub(super) struct Denied<'a> {
@@ -73,7 +70,7 @@ impl Policy {
         let (call, who) = (self.describe(denied), self.who(denied.identity));
         Decision {
             reason: format!("the policy forbids {call} for {who}: {}", names.join(", ")),
-            missing: unmet.take(MAX_CONDITIONS).map(|condition| denied.explain(condition)).collect(),
+            missing: denied.explain_all(unmet.take(MAX_CONDITIONS)),
             rules: names,
             ..Decision::default()
         }
@@ -138,42 +135,56 @@ impl Denied<'_> {
         Candidate { rule, held, unmet }
     }
 
-    /// Rules whose conditions hold are nearest, by the number of variables that they do not permit; then those of which the
-    /// most hold, and the fewest do not; then the first.
+    /// Rules whose conditions hold are nearest, by the number of variables that they do not permit; then those about the program of
+    /// the single command, and not those about another one; then those of which the most hold, and the fewest do not; then the first.
     fn nearness(&self, Candidate { rule, held, unmet }: &Candidate<'_>) -> impl Ord + use<> {
         let applies = unmet.is_empty();
-        let redirections = usize::from(rule.excludes_redirections(self.subject));
-        let variables = if applies { rule.uncovered(self.subject).len() + redirections } else { 0 };
-        (applies, Reverse(variables), *held, Reverse(unmet.len()), Reverse((rule.line, rule.name.clone())))
+        let variables = if applies { rule.uncovered(self.subject).len() } else { 0 };
+        let is_about = |condition: &&Condition| condition.is_about_part([EACH_COMMAND, "program"]);
+        let of_program = match rule.conditions.iter().find(is_about) {
+            Some(_) if unmet.iter().copied().any(|condition| is_about(&condition)) => 0,
+            Some(_) => 2,
+            None => 1,
+        };
+        let place = Reverse((rule.line, rule.name.clone()));
+        (applies, Reverse(variables), of_program, *held, Reverse(unmet.len()), place)
     }
 
     fn missing(&self, nearest: &Candidate<'_>) -> Vec<String> {
-        let conditions = nearest.unmet.iter().map(|condition| self.explain(condition));
+        // there is room for the variables in any case
+        let conditions = self.explain_all(nearest.unmet.iter().copied().take(MAX_CONDITIONS - 1));
         let variables = nearest.rule.uncovered(self.subject);
         let more = if variables.len() > MAX_VARIABLES { ", …" } else { "" };
         let names = variables.iter().take(MAX_VARIABLES).map(|name| name.escape_debug().to_string());
         let names = names.collect::<Vec<_>>().join(", ");
         let environment = (!names.is_empty())
             .then(|| format!("{} (the command sets {names}{more})", nearest.rule.environment.annotation()));
-        let excludes = nearest.rule.excludes_redirections(self.subject);
-        let redirections = excludes.then(|| WITHOUT_REDIRECTIONS.to_owned());
-        // there is room for these in any case
-        conditions.take(MAX_CONDITIONS - 2).chain(environment).chain(redirections).collect()
+        conditions.into_iter().chain(environment).collect()
+    }
+
+    /// The conditions, of which the first one about the single command says which that is.
+    fn explain_all<'a>(&self, conditions: impl Iterator<Item = &'a Condition>) -> Vec<String> {
+        let mut command = self.command.filter(|_| !self.is_hidden(EACH_COMMAND));
+        let explain = |condition: &Condition| {
+            let text = self.explain(condition);
+            match command.take_if(|_| condition.is_about(EACH_COMMAND)) {
+                Some(command) => format!("{text}, of the command: {}", simple_command::print(command)),
+                None => text,
+            }
+        };
+        conditions.map(explain).collect()
     }
 
     fn explain(&self, condition: &Condition) -> String {
         let missing = |attribute: &str| match self.subject {
+            Subject::Command(_) if attribute.starts_with(EACH_COMMAND) && self.command.is_some() => {
+                self.command.map(|command| simple_command::why_missing(command, attribute)).unwrap_or_default()
+            }
             Subject::Command(facts) => facts.why_missing(attribute),
             Subject::Port(used) => used.why_missing(attribute).to_owned(),
             Subject::File(_) => FileUse::why_missing(attribute).to_owned(),
             _ => format!("{attribute} is not known"),
         };
-        let text = condition.explain(self.request, missing, |attribute| self.is_hidden(attribute));
-        match self.command {
-            Some(command) if condition.is_about(EACH_COMMAND) && !self.is_hidden(EACH_COMMAND) => {
-                format!("{text}, of the command: {}", simple_command::print(command))
-            }
-            _ => text,
-        }
+        condition.explain(self.request, missing, |attribute| self.is_hidden(attribute))
     }
 }

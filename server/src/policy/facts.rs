@@ -10,7 +10,7 @@ use telexec_executor::{Command, Program};
 use telexec_shell::{Analysis, SimpleCommand};
 
 use super::environment::is_harmless;
-use super::simple_command::{EACH_COMMAND, MAX_COMMANDS, REDIRECTIONS, distinct, record, redirections};
+use super::simple_command::{EACH_COMMAND, MAX_EVALUATIONS, REDIRECTIONS, distinct, redirections};
 use crate::analysis::{CommandAnalysis, is_quick};
 
 /// A command, resolved on this machine and analysed.
@@ -51,9 +51,14 @@ impl Facts {
         context <= MAX_QUICK_BYTES && is_quick(command)
     }
 
+    /// The name of the named command, if it is one.
+    pub(super) fn named_command(&self) -> Option<&str> {
+        self.command.named_command()
+    }
+
     /// Whether the configuration defines what the command is.
     pub(crate) fn are_of_named_command(&self) -> bool {
-        self.command.named_command().is_some()
+        self.named_command().is_some()
     }
 
     /// Whether an attribute of the context is what the definition of a named command makes it.
@@ -71,7 +76,7 @@ impl Facts {
         self.analysis.of(&self.command)
     }
 
-    /// The commands of the text, each once; `None`: not all are known, or there are too many or none.
+    /// The commands of the text, each once; `None`: not all are known, or there are too many.
     pub(super) fn commands(&self) -> Option<Vec<&SimpleCommand>> {
         distinct(self.analysis())
     }
@@ -113,11 +118,7 @@ impl Facts {
             "programs" | "uses_sudo" | EACH_COMMAND | REDIRECTIONS if !analysis.understood => {
                 format!("what the command runs cannot be determined: {}", analysis.reason.unwrap_or_default())
             }
-            EACH_COMMAND if analysis.commands.is_empty() => "it runs no program".to_owned(),
-            EACH_COMMAND if self.commands().is_none() => {
-                format!("it has more than {MAX_COMMANDS} commands")
-            }
-            EACH_COMMAND => format!("{attribute} is not there, or known only when it runs"),
+            EACH_COMMAND => format!("it has more than {MAX_EVALUATIONS} different commands"),
             REDIRECTIONS => "where a redirection leads is known only when it runs".to_owned(),
             "user" | "user_id" | "shell" | "working_directory" | "no_new_privileges" if self.place.is_none() => {
                 "there is no such user".to_owned()
@@ -128,8 +129,8 @@ impl Facts {
         }
     }
 
-    /// The context of the request, for one of the commands of the text; see `telexec.cedarschema`.
-    pub(crate) fn context(&self, transport: &str, command_of_text: Option<&SimpleCommand>) -> Vec<(String, Value)> {
+    /// The context of the request, but for [`EACH_COMMAND`]; see `telexec.cedarschema`.
+    pub(crate) fn context(&self, transport: &str) -> Vec<(String, Value)> {
         let (command, analysis) = (&self.command, self.analysis());
         let text = |text: &str| Value::new_string(text.to_owned());
         let (argv, login) = match command.program() {
@@ -154,7 +155,6 @@ impl Facts {
             ("argv", texts(argv.iter().cloned())),
             ("environment", texts(self.variables().into_iter().map(str::to_owned))),
             ("programs", analysis.understood.then(|| texts(analysis.programs.iter().cloned())).flatten()),
-            (EACH_COMMAND, command_of_text.and_then(record)),
             (REDIRECTIONS, redirections(analysis)),
             ("uses_sudo", (analysis.understood || analysis.uses_sudo).then(|| Value::new_bool(analysis.uses_sudo))),
             ("shell", place.map(|place| text(place.shell.as_deref().unwrap_or_default()))),

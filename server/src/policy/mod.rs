@@ -16,6 +16,7 @@ mod file_use;
 mod port_use;
 mod role;
 mod rule;
+mod schema;
 mod simple_command;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -24,13 +25,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cedar_policy::{
-    ActionConstraint, Authorizer, Context, Effect, Entities, Entity, EntityId, EntityTypeName, EntityUid, PolicyId,
-    PolicySet, PrincipalConstraint, Request, RestrictedExpression as Value, Schema, ValidationMode, Validator,
+    ActionConstraint, Authorizer, Context, Effect, Entities, Entity, EntityUid, PolicyId, PolicySet,
+    PrincipalConstraint, Request, RestrictedExpression as Value, ValidationMode, Validator,
 };
 use telexec_shell::SimpleCommand;
 use tracing::{info, warn};
 
-use self::check::{named_roles, permits_nothing, unknown_commands, unknown_roles};
+use self::check::{misread_commands, named_roles, permits_nothing, unknown_commands, unknown_roles};
 pub(crate) use self::decision::{Decision, Detail};
 use self::entity_cache::EntityCache;
 pub(crate) use self::environment::is_harmless;
@@ -42,17 +43,18 @@ pub(crate) use self::file_use::{FileAction, FileUse};
 pub(crate) use self::port_use::{Endpoint, PortAction, PortUse};
 pub(crate) use self::role::Roles;
 use self::rule::Rule;
+pub(crate) use self::schema::SCHEMA;
+use self::schema::{Names, schema, uid};
 use self::simple_command::EACH_COMMAND;
 use crate::call::Rpc;
 use crate::call::caller::Caller;
 use crate::digest::sha256;
 use crate::reload;
 
-/// The schema of policies, in Cedar's schema language.
-pub(crate) const SCHEMA: &str = include_str!("telexec.cedarschema");
-
 /// A policy that is longer is not evaluated where others wait.
 const MAX_QUICK_BYTES: usize = 32 * 1024;
+/// The same of one that is evaluated for each command of a text.
+const MAX_QUICK_BYTES_EACH: usize = 4 * 1024;
 
 /// The file of a policy, and the roles and facts that it may refer to.
 #[derive(Clone, Debug)]
@@ -147,13 +149,13 @@ pub(crate) enum Subject<'a> {
     },
 }
 
-/// The types of the schema.
-struct Names {
-    role: EntityTypeName,
-    identity: EntityTypeName,
-    agent: EntityTypeName,
-    execution: EntityTypeName,
-    action: EntityTypeName,
+/// A call to decide.
+struct Call<'a> {
+    caller: &'a Caller,
+    rpc: Rpc,
+    subject: &'a Subject<'a>,
+    /// Of a command, but for its single ones.
+    context: Vec<(String, Value)>,
 }
 
 impl Policy {
@@ -187,12 +189,14 @@ impl Policy {
         let warnings = checked.validation_warnings();
         let mut warnings: Vec<_> =
             warnings.map(|warning| source.located_in(set.policy(warning.policy_id()), warning)).collect();
+        warnings.extend(misread_commands(&set, &rules, &source));
         if permits_nothing(&rules, checked.validation_warnings()) {
             warnings.push(format!("{}: no rule permits anything: every call would be denied", path.display()));
         }
         let (roles, digest) = (roles.cloned().unwrap_or_default(), sha256(text.as_bytes()).into());
         let (authorizer, entities) = (Authorizer::new(), EntityCache::default());
-        let (is_about_each_command, is_quick) = (text.contains(EACH_COMMAND), text.len() <= MAX_QUICK_BYTES);
+        let is_about_each_command = rules.values().any(|rule| rule.is_about_each_command);
+        let is_quick = text.len() <= if is_about_each_command { MAX_QUICK_BYTES_EACH } else { MAX_QUICK_BYTES };
         let names = schema.1;
         Ok(Self {
             authorizer,
@@ -227,36 +231,72 @@ impl Policy {
 
     /// Decides a call: where rules look at the commands of a text one by one, each of these has to be permitted.
     pub(crate) fn decide(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>, detail: Detail) -> Decision {
-        let commands = match subject {
-            Subject::Command(facts) if self.is_about_each_command => facts.commands(),
-            _ => None,
+        let (commands, context) = match subject {
+            Subject::Command(facts) => {
+                let commands = if self.is_about_each_command { facts.commands() } else { None };
+                (commands, facts.context(caller.transport.as_str()))
+            }
+            _ => (None, Vec::new()),
         };
+        let call = Call { caller, rpc, subject, context };
+        // if they are not known, once without one
         let commands = commands.map_or_else(|| vec![None], |commands| commands.into_iter().map(Some).collect());
-        let all = commands.into_iter().map(|command| self.decide_one(caller, rpc, subject, command, detail));
-        let decision = match all.collect::<Result<Vec<_>, _>>() {
-            Ok(applied) => Decision::permitted_by(applied.into_iter().flatten()),
-            Err(denied) => *denied,
+        let decision = match commands[..] {
+            [only] => self.decide_one(&call, only, detail),
+            ref several => self.decide_all(&call, several, detail),
         };
+        let decision = decision.map_or_else(|denied| *denied, |rules| Decision::permitted_by(&rules));
         Decision { policy: Some(Arc::clone(&self.digest)), ..decision }
     }
 
-    /// The rules that permit a call, of a text one of its commands.
+    /// The rules that permit all of these commands.
+    ///
+    /// # Errors
+    /// One of them is denied: the first one that is forbidden, or else the first one that no rule permits.
+    fn decide_all(
+        &self,
+        call: &Call<'_>,
+        commands: &[Option<&SimpleCommand>],
+        detail: Detail,
+    ) -> Result<Vec<&Rule>, Box<Decision>> {
+        let (mut permitting, mut denied) = (Vec::new(), None);
+        for command in commands {
+            match self.decide_one(call, *command, Detail::Verdict) {
+                Ok(rules) => permitting.extend(rules),
+                Err(decision) => {
+                    let forbids = !decision.rules.is_empty();
+                    if forbids || denied.is_none() {
+                        denied = Some((command, decision));
+                    }
+                    if forbids {
+                        break;
+                    }
+                }
+            }
+        }
+        match denied {
+            None => Ok(permitting),
+            Some((command, _)) if detail == Detail::Explained => self.decide_one(call, *command, detail),
+            Some((_, decision)) => Err(decision),
+        }
+    }
+
+    /// The rules that permit a call, or one command of its text.
     ///
     /// # Errors
     /// It is denied.
     fn decide_one(
         &self,
-        caller: &Caller,
-        rpc: Rpc,
-        subject: &Subject<'_>,
+        call: &Call<'_>,
         command: Option<&SimpleCommand>,
         detail: Detail,
     ) -> Result<Vec<&Rule>, Box<Decision>> {
-        match self.ask(caller, rpc, subject, command) {
+        match self.ask(call, command) {
             Ok((request, entities)) => {
-                let (identity, action) = (caller.identity.as_str(), action_name(rpc, subject));
+                let (identity, subject) = (call.caller.identity.as_str(), call.subject);
+                let action = action_name(call.rpc, subject);
                 let call = Denied { identity, action, subject, command, request: &request, entities: &entities };
-                self.permitting(&call, detail)
+                self.permitting_rules(&call, detail)
             }
             // such as two entities with one name: deny
             Err(error) => {
@@ -297,14 +337,13 @@ impl Policy {
         })
     }
 
-    /// The question that a call puts to Cedar.
+    /// The question that a call, or one command of its text, puts to Cedar.
     fn ask(
         &self,
-        caller: &Caller,
-        rpc: Rpc,
-        subject: &Subject<'_>,
+        call: &Call<'_>,
         command: Option<&SimpleCommand>,
     ) -> Result<(Request, Arc<Entities>), Box<dyn Error>> {
+        let Call { caller, rpc, subject, context } = call;
         let names = &self.names;
         let principal = uid(&names.identity, caller.identity.as_str());
         let agent = uid(&names.agent, &self.agent.hostname);
@@ -313,7 +352,10 @@ impl Policy {
         let mut others = Vec::new();
         let (resource, context) = match subject {
             Subject::Agent => (agent.clone(), call()),
-            Subject::Command(facts) => (agent.clone(), facts.context(transport, command)),
+            Subject::Command(_) => {
+                let command = command.and_then(simple_command::record).map(|record| (EACH_COMMAND.to_owned(), record));
+                (agent.clone(), context.iter().cloned().chain(command).collect())
+            }
             Subject::Port(used) => (agent.clone(), call().into_iter().chain(used.context()).collect()),
             Subject::File(file) => (agent.clone(), call().into_iter().chain(file.context()).collect()),
             Subject::Identity(name) => {
@@ -334,8 +376,8 @@ impl Policy {
                 (execution, call())
             }
         };
-        let action = action_name(rpc, subject);
-        let make = || self.entities_of(caller.identity.as_str(), self.action(rpc, subject));
+        let action = action_name(*rpc, subject);
+        let make = || self.entities_of(caller.identity.as_str(), self.action(*rpc, subject));
         let mut entities = self.entities.get(caller.identity.as_str(), action, make)?;
         if !others.is_empty() {
             entities = Arc::new(Entities::clone(&entities).add_entities(others, None)?);
@@ -357,7 +399,7 @@ impl Policy {
     ///
     /// # Errors
     /// It is denied.
-    fn permitting(&self, call: &Denied<'_>, detail: Detail) -> Result<Vec<&Rule>, Box<Decision>> {
+    fn permitting_rules(&self, call: &Denied<'_>, detail: Detail) -> Result<Vec<&Rule>, Box<Decision>> {
         let response = self.authorizer.is_authorized(call.request, &self.set, call.entities);
         let rule = |id: &PolicyId| self.rules.get(id);
         let failed = response.diagnostics().errors().filter_map(|error| match error {
@@ -367,7 +409,7 @@ impl Policy {
         let failed_forbids: Vec<_> = failed.filter(is_forbid).collect();
         let applied: Vec<_> = response.diagnostics().reason().filter_map(rule).collect();
         let permits = response.decision() == cedar_policy::Decision::Allow;
-        if permits && failed_forbids.is_empty() && applied.iter().any(|rule| rule.covers(call.subject)) {
+        if permits && failed_forbids.is_empty() && applied.iter().any(|rule| rule.covers(call)) {
             return Ok(applied);
         }
         // rules that permit have no part in a denial
@@ -409,24 +451,6 @@ fn action_name(rpc: Rpc, subject: &Subject<'_>) -> &'static str {
         Subject::File(file) => file.action.as_str(),
         _ => rpc.as_str(),
     }
-}
-
-fn uid(kind: &EntityTypeName, id: &str) -> EntityUid {
-    EntityUid::from_type_name_and_id(kind.clone(), EntityId::new(id))
-}
-
-/// The schema and its types. It is compiled in, and a test shows that it is valid.
-fn schema() -> Result<(Schema, Names), String> {
-    let (schema, _) = Schema::from_cedarschema_str(SCHEMA).map_err(|error| error.to_string())?;
-    let name = |name: &str| name.parse().map_err(|error: cedar_policy::ParseErrors| error.to_string());
-    let names = Names {
-        role: name("Role")?,
-        identity: name("Identity")?,
-        agent: name("Agent")?,
-        execution: name("Execution")?,
-        action: name("Action")?,
-    };
-    Ok((schema, names))
 }
 
 /// All rules by id. Faults in their annotations are added to `faults`.

@@ -9,7 +9,8 @@ use telexec_executor::parse_size;
 use super::Subject;
 use super::condition::{self, Condition};
 use super::environment::Variables;
-use super::simple_command::{EACH_COMMAND, REDIRECTIONS, opens_files};
+use super::explanation::Denied;
+use super::simple_command::{EACH_COMMAND, REDIRECTIONS};
 
 /// The annotations of rules.
 const KNOWN: &str = "id, description, max_timeout, max_concurrent, max_output, any_owner, environment";
@@ -34,10 +35,12 @@ pub(crate) struct Rule {
     pub(crate) line: usize,
     /// The conditions of its scope: on the principal, the action and the resource.
     pub(crate) scope: [Option<Condition>; 3],
-    /// Those of its clauses.
+    /// Those of its clauses, and the default ones.
     pub(crate) conditions: Vec<Condition>,
     /// It may look at the commands of a text one by one.
-    is_about_each_command: bool,
+    pub(super) is_about_each_command: bool,
+    /// What it needs beside its clauses in order to permit: of redirections, where it is about single commands.
+    defaults: Vec<Condition>,
     /// The named commands that it compares with.
     pub(crate) named_commands: Vec<String>,
 }
@@ -50,14 +53,20 @@ impl Rule {
     pub(crate) fn new(policy: &Policy, line: usize) -> Result<Self, String> {
         let effect = policy.effect();
         let name = policy.annotation("id").map_or_else(|| format!("line {line}"), str::to_owned);
-        // only explanations lack what this tree cannot have
+        // without it explanations lack its conditions, and all defaults hold
         let tree = policy.to_pst().ok();
-        let (scope, conditions, named_commands) = tree
+        let (scope, mut conditions, named_commands) = tree
+            .as_ref()
             .map(|tree| {
                 let rule = tree.body();
                 (Condition::of_scope(rule), Condition::of_clauses(rule), condition::named_commands(rule))
             })
             .unwrap_or_default();
+        let is_about_each_command =
+            tree.is_none() || conditions.iter().any(|condition| condition.is_about(EACH_COMMAND));
+        let defaults =
+            if is_about_each_command && effect == Effect::Permit { defaults(&conditions) } else { Vec::new() };
+        conditions.extend(defaults.iter().cloned());
         let mut rule = Self {
             name,
             effect,
@@ -69,7 +78,8 @@ impl Rule {
             line,
             scope,
             conditions,
-            is_about_each_command: policy.to_string().contains(EACH_COMMAND),
+            is_about_each_command,
+            defaults,
             named_commands,
         };
         for (key, value) in policy.annotations() {
@@ -80,9 +90,16 @@ impl Rule {
         Ok(rule)
     }
 
-    /// Whether what a command sets and opens is among what it permits.
-    pub(super) fn covers(&self, subject: &Subject<'_>) -> bool {
-        self.uncovered(subject).is_empty() && !self.excludes_redirections(subject)
+    /// Whether it permits what a command sets and opens, too.
+    pub(super) fn covers(&self, call: &Denied<'_>) -> bool {
+        let is_its_own = match call.subject {
+            Subject::Command(facts) => {
+                facts.named_command().is_some_and(|name| self.named_commands.iter().any(|named| named == name))
+            }
+            _ => false,
+        };
+        let holds = |condition: &Condition| condition.holds(call.request, call.entities);
+        self.uncovered(call.subject).is_empty() && (is_its_own || self.defaults.iter().all(holds))
     }
 
     /// The variables of a command that it does not permit.
@@ -90,17 +107,6 @@ impl Rule {
         let Subject::Command(facts) = subject else { return Vec::new() };
         let is_permitted = |name: &&str| facts.sets_harmlessly(name) || self.environment.covers(name);
         facts.variables().into_iter().filter(|name| !is_permitted(name)).collect()
-    }
-
-    /// Whether the text has redirections that it does not permit: it is about single commands, and not about these.
-    pub(super) fn excludes_redirections(&self, subject: &Subject<'_>) -> bool {
-        let Subject::Command(facts) = subject else { return false };
-        // the text of a named command is not the caller's
-        if facts.are_of_named_command() {
-            return false;
-        }
-        let is_about_redirections = || self.conditions.iter().any(|condition| condition.is_about(REDIRECTIONS));
-        self.is_about_each_command && opens_files(facts.analysis()) && !is_about_redirections()
     }
 
     /// Returns whether the annotation is known.
@@ -124,6 +130,14 @@ impl Rule {
         }
         Ok(true)
     }
+}
+
+/// What a rule about single commands needs that does not list the files of redirections: there are none but this one.
+fn defaults(conditions: &[Condition]) -> Vec<Condition> {
+    let is_bounded = |set: &&str| conditions.iter().any(|condition| condition.bounds([REDIRECTIONS, set]));
+    let sets = ["reads", "writes"].into_iter().filter(|set| !is_bounded(set));
+    let text = |set| format!(r#"["/dev/null"].containsAll(context.{REDIRECTIONS}.{set})"#);
+    sets.filter_map(|set| Condition::of_text(&text(set))).collect()
 }
 
 fn timeout(text: &str) -> Result<Duration, String> {

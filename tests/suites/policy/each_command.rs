@@ -1,9 +1,42 @@
 //! Rules about the single commands of a text, and about its redirections.
 
-use telexec_executor::{Command, CommandBuilder};
-use telexec_tests::lines;
+use rustix::process::Signal;
+use telexec_executor::{Command, CommandBuilder, Executor, ExecutorError};
+use telexec_tests::{collect, lines, until_output, within};
 
 use super::{Ruled, sh};
+
+/// One set at a time, and what only seems to list paths.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_rule_does_not_list_is_the_null_device_alone() {
+    for condition in [
+        r#"["log"].containsAll(context.redirections.reads)"#,
+        r#"context.redirections.reads.isEmpty()"#,
+        r#"context.redirections.writes.contains("log")"#,
+        r#"(["log"].containsAll(context.redirections.writes) || context.each_command.program == "echo")"#,
+        r#"context has redirections"#,
+        "!context.login",
+    ] {
+        // the word is in comments and texts too: each_command
+        let policy = format!(
+            r#"@description("redirections") permit(principal, action in Action::"start", resource) // redirections
+               when {{ context["each\u{{5f}}command"].program == "echo" && {condition} }};
+               @description("each_command") @id("other") permit(principal, action in Action::"start", resource)
+               when {{ context.command like "true*" }};
+               permit(principal, action == Action::"CheckCommand", resource);"#
+        );
+        let ruled = Ruled::start(&policy, "");
+        assert!(!ruled.check("any", sh("echo > log")).await.allowed, "{condition}");
+        assert!(ruled.check("any", sh("true > log")).await.allowed, "{condition}");
+    }
+    let policy = r#"
+        permit(principal, action in Action::"start", resource)
+        when { context.command like "eval*" || context.each_command.program == "echo" };
+        permit(principal, action == Action::"CheckCommand", resource);"#;
+    let ruled = Ruled::start(policy, "");
+    assert!(ruled.check("any", sh("echo a")).await.allowed);
+    assert!(!ruled.check("any", sh("eval 'echo > log'")).await.allowed);
+}
 
 /// `echo ok…`, and `cat` without arguments.
 const RULES: &str = r#"
@@ -95,14 +128,25 @@ async fn a_denial_names_the_command_and_what_it_lacks() {
         [r#"context.each_command.arg1 like "ok*" (each_command.arg1 is "no"), of the command: echo no"#]
     );
     let unknown = missing("echo $x").await;
-    assert!(unknown[0].contains("each_command.arg1 is not there, or known only when it runs"), "{unknown:?}");
-    let redirected = missing("echo ok > /tmp/file").await;
-    assert!(redirected[0].starts_with("a condition on context.redirections"), "{redirected:?}");
+    assert!(unknown[0].contains("(arg1 is known only when it runs), of the command: echo …"), "{unknown:?}");
+    let absent = missing("echo").await;
+    assert!(absent[0].contains("(there is no arg1)"), "{absent:?}");
+    // what has to be quoted is, and what is long is cut
+    let quoted = missing("cat 'a  b' '' \"$x\" $'\\n' -x").await;
+    assert!(quoted[0].ends_with(r#"of the command: cat "a  b" "" … "\n" -x"#), "{quoted:?}");
+    let long = missing(&format!("cat {}", "x ".repeat(5000))).await;
+    assert!(long[0].len() < 400 && long[0].ends_with(" …"), "{long:?}");
+    assert_eq!(
+        missing("echo ok > /tmp/file").await,
+        [r#"["/dev/null"].containsAll(context.redirections.writes) ("/tmp/file" is not among them)"#]
+    );
     let opaque = missing("eval x").await;
     assert!(opaque[0].contains("what the command runs cannot be determined"), "{opaque:?}");
     let many = (0..65).map(|number| format!("echo ok{number};")).collect::<String>();
     let many = missing(&many).await;
-    assert!(many[0].contains("it has more than 64 commands"), "{many:?}");
+    assert!(many[0].contains("it has more than 64 different commands"), "{many:?}");
+    // the rule about the program is nearest, also where another one has fewer conditions that do not hold
+    assert!(ruled.check("any", sh("echo a b")).await.reason.ends_with("the closest rule is echo"));
     // the same one many times is one
     assert!(ruled.check("any", sh(&"echo ok;".repeat(1000))).await.allowed);
 }
@@ -117,9 +161,75 @@ async fn what_a_rule_forbids_is_forbidden_in_any_command_and_where_nothing_is_kn
     for text in ["rm -f /nothing", "true; true | rm /nothing -f", "env rm '-f' /nothing", "rm $x", "$x"] {
         assert_eq!(ruled.denied("any", sh(text)).await.as_deref(), Some("no-force"), "{text}");
     }
-    for text in ["rm /nothing", "echo -f", "echo rm -f $x"] {
+    for text in ["rm /nothing", "echo -f", "echo rm -f $x", "x=1", "> /dev/null"] {
         assert_eq!(ruled.denied("any", sh(text)).await, None, "{text}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_that_forbids_is_reported_before_one_that_does_not_permit() {
+    let forbids = r#"@id("no-rm") forbid(principal, action in Action::"start", resource)
+                     when { context.each_command.program == "rm" };"#;
+    let ruled = Ruled::start(&format!("{RULES}{forbids}"), "");
+    for text in ["echo no; rm x", "rm x; echo no"] {
+        assert_eq!(ruled.denied("any", sh(text)).await.as_deref(), Some("no-rm"), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn variables_have_to_be_permitted_by_the_rules_of_all_commands() {
+    let policy = RULES.replace("@id(\"echo\")", "@id(\"echo\") @environment(\"A\")");
+    let ruled = Ruled::start(&policy, "");
+    assert_eq!(ruled.denied("any", sh("echo ok").env("A", "1")).await, None);
+    assert_eq!(ruled.denied("any", sh("echo ok | cat").env("A", "1")).await.as_deref(), Some("default"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_text_that_is_no_longer_permitted_ends() {
+    let policy = RULES.replace("cat", "sleep").replace("argument_count == 0", "argument_count == 1");
+    let ruled = Ruled::start(&policy, "");
+    let executor = ruled.to("any").await.executor();
+    let command = sh("echo ok; sleep 300").build().unwrap();
+    let mut execution = within(executor.execute(command)).await.unwrap();
+    until_output(&mut execution, "ok\n").await;
+    std::fs::write(ruled.agent.policy(), RULES).unwrap();
+    ruled.agent.signal(Signal::HUP);
+    let refused = collect(execution).await.unwrap_err();
+    assert!(matches!(refused, ExecutorError::Denied { .. }), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_named_command_is_permitted_by_its_name_or_as_what_it_runs() {
+    let config = r#"
+        [commands.plain]
+        argv = ["echo", "ok"]
+        [commands.writes]
+        argv = ["sh", "-c", "echo ok > /dev/full"]"#;
+    let shell = r#"@id("shell") permit(principal, action in Action::"start", resource)
+                   when { context.each_command.program == "sh" && context.each_command.arg1 == "-c" };"#;
+    let ruled = Ruled::start(&format!("{RULES}{shell}"), config);
+    let named = |name: &str| argv(&[name]);
+    assert_eq!(ruled.denied("any", named("@plain")).await, None);
+    let check = ruled.check("any", named("@writes")).await;
+    assert!(!check.allowed && !format!("{check:?}").contains("/dev/full"), "{check:?}");
+    let by_name = r#"@id("by-name") permit(principal, action in Action::"start", resource)
+                     when { context.named_command == "writes" || context.each_command.program == "true" };"#;
+    let ruled = Ruled::start(&format!("{RULES}{by_name}"), config);
+    assert_eq!(ruled.denied("any", named("@writes")).await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_that_permits_more_than_it_seems_to_is_a_warning() {
+    let more = r#"
+        @id("open") permit(principal, action in Action::"start", resource)
+        when { context.each_command.program == "a" && context.each_command.arg1 == "b" };
+        @id("mixed") permit(principal, action in Action::"start", resource)
+        when { context.each_command.program == "a" && context.programs.contains("b") };"#;
+    let ruled = Ruled::start(&format!("{RULES}{more}"), "");
+    let log = ruled.agent.log();
+    assert!(log.contains("rule open: it looks at arguments, but not at argument_count"), "{log}");
+    assert!(log.contains("rule mixed: context.programs is of the whole text"), "{log}");
+    assert!(!log.contains("rule echo"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -133,10 +243,21 @@ async fn redirections_are_permitted_by_their_paths() {
         permit(principal, action == Action::"CheckCommand", resource);"#;
     let ruled = Ruled::start(policy, "");
     let allowed = async |text: &str| ruled.check("any", sh(text)).await.allowed;
-    for text in ["echo > log", "echo 2>'log' >>log >|log", "echo &>/dev/null", "echo >&2"] {
+    for text in ["echo > log", "echo 2>'log' >>log >|log", "echo &>/dev/null", "echo >&2", "echo <<< log"] {
         assert!(allowed(text).await, "{text}");
     }
-    for text in ["echo > other", "echo > ./log", "echo < log", "echo <> log", "echo > \"$x\"", "echo > log*"] {
+    for text in [
+        "echo > other",
+        "f() { echo; } > other; f",
+        "sh -c 'echo > other'",
+        "echo &>> other",
+        "echo $(< log)",
+        "echo > ./log",
+        "echo < log",
+        "echo <> log",
+        "echo > \"$x\"",
+        "echo > log*",
+    ] {
         assert!(!allowed(text).await, "{text}");
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use telexec_executor::{
-    Command, CommandBuilder, Executor, ExecutorError, FileRange, FileTarget, Files, ResourceLimits,
+    Command, CommandBuilder, Executor, ExecutorError, FileRange, FileTarget, Files, ResourceLimits, TerminalSize,
 };
 use telexec_tests::{Agent, Certs, Leaf, directory, program, within};
 
@@ -128,7 +128,13 @@ async fn operators_look_after_their_services() {
     ] {
         assert!(!check(sh(text)).await, "{text}");
     }
-    assert!(!check(sh("systemctl restart web-1").login(true)).await);
+    for plain in [
+        sh("systemctl restart web-1").login(true),
+        sh("systemctl status web-1").terminal(TerminalSize::new(80, 24).unwrap()),
+        sh("systemctl status web-1").user("nobody"),
+    ] {
+        assert!(!check(plain.clone()).await, "{plain:?}");
+    }
     assert!(!check(sh("systemctl restart web-1").env("SYSTEMD_PAGER", "x")).await);
     assert!(ruled.check("admin-anna", sh("rm -r /nothing > /dev/null")).await.allowed);
 }

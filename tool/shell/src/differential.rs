@@ -1,5 +1,5 @@
-//! Texts that are understood run nothing that is not listed, with no other arguments, and make no other files: real shells run them, with a few programs that leave a
-//! mark. `TELEXEC_ROUNDS` makes it run longer, with other texts for another `TELEXEC_SEED`.
+//! Texts that are understood run nothing that is not listed, with no other arguments, and make no other files: real shells
+//! run them, with a few programs that leave a mark. `TELEXEC_ROUNDS` makes it run longer, with other texts for another `TELEXEC_SEED`.
 
 #![cfg(target_os = "linux")]
 

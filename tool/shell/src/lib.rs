@@ -20,7 +20,8 @@
 //!   `unset`, `printf -v` and `printf %n` that are not plain, unquoted variables in `[ … ]`, and arrays together with
 //!   `declare x=$y`;
 //! - what the parser and shells read differently: `${x~y}`, `${ x; }`, a backslash at the end of a line other than after
-//!   a blank, `((` that is no arithmetic, `>&x`, `! !`, `time --`, braces and quotes in `[[ … ]]` expressions, `$"…"`,
+//!   a blank, `((` that is no arithmetic, `>&x`, `! !`, `time --`, escaped parentheses in arrays,
+//!   braces and quotes in `[[ … ]]` expressions, `$"…"`,
 //!   most escapes in `$'…'`, coprocesses, and here-documents with more than plain words after them or around their
 //!   delimiter;
 //! - assignments to variables that [decide](decides) what runs or that bash evaluates (`RANDOM`), to the locale in text
@@ -143,6 +144,20 @@ pub enum Access {
     Write,
     /// `<>`
     ReadWrite,
+}
+
+impl Access {
+    /// Whether the file is read.
+    #[must_use]
+    pub fn reads(self) -> bool {
+        matches!(self, Self::Read | Self::ReadWrite)
+    }
+
+    /// Whether it is made or written.
+    #[must_use]
+    pub fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::ReadWrite)
+    }
 }
 
 impl SimpleCommand {

@@ -294,6 +294,7 @@ impl Walk<'_> {
                 self.sequence(&command.body);
             }
             CompoundCommand::Time(command) => {
+                // as an option of the keyword, or an argument of the program where there is no such keyword
                 self.items.push(Item::Command(super::SimpleCommand::new("time", &vec![Expansion::Any])));
                 command.command.iter().for_each(|timed| self.statement(timed));
             }
@@ -378,10 +379,10 @@ impl Walk<'_> {
                 if copies && !target.known().is_some_and(is_descriptor) {
                     self.unknown("a redirection to a descriptor could not be read");
                 }
-                let path = || target.known().map(str::to_owned);
-                self.items.extend(
-                    access(redirect.kind).map(|access| Item::Redirection(super::Redirection { path: path(), access })),
-                );
+                if let Some(access) = access(redirect.kind) {
+                    let path = target.known().map(str::to_owned);
+                    self.items.push(Item::Redirection(super::Redirection { path, access }));
+                }
             }
             RedirectTarget::Heredoc(heredoc) => self.heredoc(heredoc),
         }
