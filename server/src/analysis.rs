@@ -20,6 +20,11 @@ impl CommandAnalysis {
         Arc::new(Self { shell: shell.map(str::to_owned), made: OnceLock::new() })
     }
 
+    /// The same, not made yet.
+    pub(crate) fn anew(&self) -> Arc<Self> {
+        Self::new(self.shell.as_deref())
+    }
+
     /// The analysis of `command`, the one that this is for. The first time it is slow for long texts.
     pub(crate) fn of(&self, command: &Command) -> &Analysis {
         self.made.get_or_init(|| analyze_command(command, self.shell.as_deref()))

@@ -202,7 +202,8 @@ impl Permission {
         match &self.subject {
             Permitted::Start(None) => (Decision::without_policy(), Ok(())),
             Permitted::Start(Some(judged)) => {
-                let subject = Subject::Command(&judged.facts);
+                let facts = judged.facts.anew();
+                let subject = Subject::Command(&facts);
                 let decision = self.stack.decide(&self.call.caller, self.call.rpc, &subject, detail);
                 let permitted = decision.permitted();
                 (decision, permitted)

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use cedar_policy::{Effect, PolicyId, PolicySet, ValidationWarning};
 
+use super::condition::Condition;
 use super::fault::Source;
 use super::simple_command::{EACH_COMMAND, NUMBERED};
 use super::{Names, Roles, Rule};
@@ -50,18 +51,27 @@ pub(super) fn named_roles(policy: &cedar_policy::Policy, names: &Names) -> impl 
     roles.map(|uid| uid.id().unescaped().to_owned())
 }
 
-/// Permit rules about single commands that permit more, or less, than they seem to.
+/// Rules about single commands that permit or forbid something else than they seem to.
 pub(super) fn misread_commands(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, source: &Source<'_>) -> Vec<String> {
     let misread = |policy: &cedar_policy::Policy| {
-        let rule = rules.get(policy.id()).filter(|rule| rule.effect == Effect::Permit)?;
+        let rule = rules.get(policy.id())?;
         let looks_at =
             |part: &str| rule.conditions.iter().any(|condition| condition.is_about_part([EACH_COMMAND, part]));
+        let permits = rule.effect == Effect::Permit;
         let is_open = NUMBERED.iter().any(|argument| looks_at(argument))
             && !["argument_count", "arguments"].iter().any(|all| looks_at(all));
         let is_mixed = looks_at("program") && rule.conditions.iter().any(|condition| condition.is_about("programs"));
+        let asks = rule.conditions.iter().any(Condition::asks_each_command);
         let faults = [
-            (is_open, "it looks at arguments, but not at argument_count: any further arguments are permitted"),
-            (is_mixed, "context.programs is of the whole text, and context.each_command of one command"),
+            (
+                permits && is_open,
+                "it looks at arguments, but not at argument_count: any further arguments are permitted",
+            ),
+            (permits && is_mixed, "context.programs is of the whole text, and context.each_command of one command"),
+            (
+                !permits && asks,
+                "`has` is false for an argument that is known only when it runs too: it is not forbidden then",
+            ),
         ];
         let faults = faults.into_iter().filter(|(is_found, _)| *is_found);
         Some(faults.map(|(_, fault)| source.at_rule(policy, rule.line, fault)).collect::<Vec<_>>())

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use cedar_policy::pst::{BinaryOp, Clause, Effect, Expr, Literal, Template, UnaryOp, Var};
 use cedar_policy::{Entities, EvalResult, Expression, Policy, Request, eval_expression};
 
+use super::simple_command::EACH_COMMAND;
+
 /// Longer conditions and values are cut when they are printed.
 const MAX_TEXT_BYTES: usize = 300;
 const MAX_VALUE_BYTES: usize = 100;
@@ -29,6 +31,8 @@ pub(super) struct Condition {
     list: Option<Vec<String>>,
     /// For that, and for `context.programs.isEmpty()`: the set, whose elements are known if it holds.
     bounds: Option<Attribute>,
+    /// It asks whether [`EACH_COMMAND`] has an attribute.
+    asks_each_command: bool,
     /// It says whom the rule is about.
     pub(super) is_about_principal: bool,
 }
@@ -91,8 +95,23 @@ impl Condition {
         let bounds = bounds.map(Attribute);
         let is_about_principal = expr.is_some_and(|expr| variables(expr) == [Var::Principal]);
         let text = if expr.is_some_and(names_identities) { ON_THE_IDENTITY.to_owned() } else { text };
+        let asks = |expr: &Expr| match expr {
+            Expr::HasAttr { expr, .. } => path(expr).map(|path| path == [EACH_COMMAND]),
+            _ => None,
+        };
+        let asks_each_command = expr.is_some_and(|expr| expr.reduce(&asks, &|one, other| one || other, false));
         let is_about_context = !whole.is_empty();
-        Some(Self { text, expression, attributes, is_about_context, guards, list, bounds, is_about_principal })
+        Some(Self {
+            text,
+            expression,
+            attributes,
+            is_about_context,
+            guards,
+            list,
+            bounds,
+            asks_each_command,
+            is_about_principal,
+        })
     }
 
     /// Whether it holds; what cannot be evaluated does not.
@@ -110,6 +129,11 @@ impl Condition {
     pub(super) fn is_about(&self, name: &str) -> bool {
         self.is_about_context
             || self.attributes.iter().any(|attribute| attribute.0.first().is_some_and(|first| first == name))
+    }
+
+    /// Whether it asks if an attribute of the single command is there.
+    pub(super) fn asks_each_command(&self) -> bool {
+        self.asks_each_command
     }
 
     /// Whether it looks at this part of an attribute.

@@ -1,7 +1,7 @@
 //! The attributes of a command in policies.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cedar_policy::RestrictedExpression as Value;
@@ -21,12 +21,20 @@ pub(crate) struct Facts {
     place: Option<ResolvedCommand>,
     /// Its effective timeout.
     timeout: Option<Duration>,
+    /// The variables that rules have to permit.
+    restricted: OnceLock<Vec<String>>,
 }
 
 impl Facts {
-    /// The command, and the facts to evaluate again while it runs, without its input.
+    /// The command, and the facts to evaluate [anew](Self::anew) while it runs, without its input.
     pub(crate) fn split(self) -> (Command, Self) {
-        (self.command.clone(), Self { command: self.command.without_stdin(), ..self })
+        let Self { command, analysis, place, timeout, restricted: _ } = self;
+        (command.clone(), Self::at(command.without_stdin(), analysis.anew(), place, timeout))
+    }
+
+    /// The same, of which nothing is analysed yet: what is kept while a command runs stays as small as its request.
+    pub(crate) fn anew(&self) -> Self {
+        Self::at(self.command.clone(), self.analysis.anew(), self.place.clone(), self.timeout)
     }
 
     /// Nothing is analysed yet; `place` is `None` if there is no such user.
@@ -36,7 +44,7 @@ impl Facts {
         place: Option<ResolvedCommand>,
         timeout: Option<Duration>,
     ) -> Self {
-        Self { command, analysis, place, timeout }
+        Self { command, analysis, place, timeout, restricted: OnceLock::new() }
     }
 
     /// Whether the analysis is made soon, and the context is small.
@@ -102,8 +110,14 @@ impl Facts {
         given.chain(analysis.exported.iter().map(String::as_str)).chain(assigned).collect()
     }
 
+    /// Those that are not harmless.
+    pub(super) fn restricted_variables(&self) -> &[String] {
+        let restricted = || self.variables().into_iter().filter(|name| !self.sets_harmlessly(name));
+        self.restricted.get_or_init(|| restricted().map(str::to_owned).collect())
+    }
+
     /// Whether one of these variables is harmless: with the value that the request gives it, and with any where the text sets it.
-    pub(super) fn sets_harmlessly(&self, name: &str) -> bool {
+    fn sets_harmlessly(&self, name: &str) -> bool {
         let (given, analysis) = (self.command.environment().get(name), self.analysis());
         let in_text = analysis.exported.contains(name) || analysis.assigned.contains(name);
         // the text of a named command is not the caller's

@@ -92,21 +92,19 @@ impl Rule {
 
     /// Whether it permits what a command sets and opens, too.
     pub(super) fn covers(&self, call: &Denied<'_>) -> bool {
-        let is_its_own = match call.subject {
-            Subject::Command(facts) => {
-                facts.named_command().is_some_and(|name| self.named_commands.iter().any(|named| named == name))
-            }
-            _ => false,
-        };
+        let Subject::Command(facts) = call.subject else { return true };
+        let is_its_own =
+            || facts.named_command().is_some_and(|name| self.named_commands.iter().any(|named| named == name));
         let holds = |condition: &Condition| condition.holds(call.request, call.entities);
-        self.uncovered(call.subject).is_empty() && (is_its_own || self.defaults.iter().all(holds))
+        facts.restricted_variables().iter().all(|name| self.environment.covers(name))
+            && (self.defaults.iter().all(holds) || is_its_own())
     }
 
     /// The variables of a command that it does not permit.
     pub(super) fn uncovered<'a>(&self, subject: &Subject<'a>) -> Vec<&'a str> {
         let Subject::Command(facts) = subject else { return Vec::new() };
-        let is_permitted = |name: &&str| facts.sets_harmlessly(name) || self.environment.covers(name);
-        facts.variables().into_iter().filter(|name| !is_permitted(name)).collect()
+        let names = facts.restricted_variables().iter().map(String::as_str);
+        names.filter(|name| !self.environment.covers(name)).collect()
     }
 
     /// Returns whether the annotation is known.

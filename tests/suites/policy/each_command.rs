@@ -224,11 +224,14 @@ async fn a_rule_that_permits_more_than_it_seems_to_is_a_warning() {
         @id("open") permit(principal, action in Action::"start", resource)
         when { context.each_command.program == "a" && context.each_command.arg1 == "b" };
         @id("mixed") permit(principal, action in Action::"start", resource)
-        when { context.each_command.program == "a" && context.programs.contains("b") };"#;
+        when { context.each_command.program == "a" && context.programs.contains("b") };
+        @id("asks") forbid(principal, action in Action::"start", resource)
+        when { context.each_command has arg1 && context.each_command.arg1 == "a" };"#;
     let ruled = Ruled::start(&format!("{RULES}{more}"), "");
     let log = ruled.agent.log();
     assert!(log.contains("rule open: it looks at arguments, but not at argument_count"), "{log}");
     assert!(log.contains("rule mixed: context.programs is of the whole text"), "{log}");
+    assert!(log.contains("rule asks: `has` is false"), "{log}");
     assert!(!log.contains("rule echo"), "{log}");
 }
 

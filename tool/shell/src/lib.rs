@@ -80,6 +80,9 @@ const MAX_PATTERN_GROUPS: usize = 20;
 /// More commands than this are not listed, nor more redirections.
 const MAX_COMMANDS: usize = 4096;
 
+/// How many words all commands may have together: each wrapper has those of what it runs too.
+const MAX_WORDS: usize = 64 * 1024;
+
 /// Several times what the deepest text within the bounds needs; only what is used of it takes memory.
 const STACK_BYTES: usize = 64 << 20;
 /// The longest plain text.
@@ -236,11 +239,19 @@ fn collect_here(items: Vec<Item>) -> Analysis {
     let mut read = 0;
     let (mut is_ascii, mut array, mut declared, mut locale) = (true, false, false, false);
     let (mut separators, mut trap) = (false, false);
+    let mut words = 0;
     let mut values = HashMap::<String, i64>::new();
     while let Some((depth, item)) = waiting.pop() {
         match item {
             Item::Command(_) if analysis.commands.len() >= MAX_COMMANDS => analysis.not_understood("it is too long"),
-            Item::Command(command) => analysis.add(command),
+            Item::Command(command) => {
+                words += 1 + command.arguments.len();
+                if words > MAX_WORDS {
+                    analysis.not_understood(walk::COMPLICATED);
+                    break;
+                }
+                analysis.add(command);
+            }
             Item::Redirection(_) if analysis.redirections.len() >= MAX_COMMANDS => {
                 analysis.not_understood("it is too long");
             }

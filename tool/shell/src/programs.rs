@@ -16,7 +16,7 @@ const OPAQUE_FIND: &str = "the arguments of find are not known";
 pub const ASSIGNED: &str = "a variable that decides what runs is set";
 
 /// Each is listed with all that comes after it.
-const MAX_WRAPPERS: usize = 32;
+const MAX_WRAPPERS: usize = 16;
 
 /// Builtins whose meaning a function of the same name would take away.
 const BUILTINS: [&str; 20] = [

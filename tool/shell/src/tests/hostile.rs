@@ -8,6 +8,15 @@ use proptest::test_runner::TestRunner;
 use super::*;
 
 #[test]
+fn wrappers_do_not_multiply_what_is_kept() {
+    let text = format!("sleep 9; : || {}x {}", "env ".repeat(15), "y ".repeat(32_000));
+    let analysis = analyze(&text);
+    let words: usize = analysis.commands.iter().map(|command| command.arguments.len()).sum();
+    assert!(!analysis.understood && words <= 64 * 1024, "{words}");
+    assert!(analyze(&format!("env x {}", "y ".repeat(30_000))).understood);
+}
+
+#[test]
 fn programs_within_programs_are_bounded() {
     let argv: Vec<String> = ["find", "-exec"].map(str::to_owned).into_iter().cycle().take(12_000).collect();
     let analysis = analyze_argv(&argv);
