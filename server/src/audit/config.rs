@@ -7,6 +7,7 @@ use std::time::Duration;
 use regex::Regex;
 use serde::Deserialize;
 
+use super::syslog::SyslogConfig;
 use crate::invalid::InvalidSetting;
 
 /// Bounds of an identity's share: room for some commands, and no more than can be counted.
@@ -40,6 +41,8 @@ pub struct AuditConfig {
     pub commands: Commands,
     /// Regular expressions: their matches in commands and reasons are redacted.
     pub redact: Vec<String>,
+    /// Where records are sent as well. Requires `file`. Default: nowhere.
+    pub syslog: Option<SyslogConfig>,
 }
 
 /// What happens to new commands while the log cannot be written.
@@ -79,6 +82,7 @@ impl Default for AuditConfig {
             output_digest: true,
             commands: Commands::Full,
             redact: Vec::new(),
+            syslog: None,
         }
     }
 }
@@ -98,6 +102,10 @@ impl AuditConfig {
         if self.identity_period.is_zero() {
             return Err(InvalidSetting("audit.identity_period: expected a duration such as 1h".into()));
         }
+        if self.syslog.is_some() && self.file.is_none() {
+            return Err(InvalidSetting("audit.syslog: requires audit.file".into()));
+        }
+        self.syslog.as_ref().map_or(Ok(()), SyslogConfig::check)?;
         self.patterns().map(drop)
     }
 

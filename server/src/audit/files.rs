@@ -53,6 +53,11 @@ pub(super) fn key_name(path: &Path) -> PathBuf {
     with_suffix(path, "key")
 }
 
+/// The file with the number of the last record that was delivered to syslog.
+pub(super) fn syslog_name(path: &Path) -> PathBuf {
+    with_suffix(path, "syslog")
+}
+
 /// A name for an unusable tail.
 pub(super) fn aside_name(path: &Path) -> PathBuf {
     with_suffix(path, &format!("aside.{}", OffsetDateTime::now_utc().unix_timestamp_nanos()))

@@ -4,7 +4,7 @@
 //! `record` and `command` are their contents, `redact` removes secrets, `key` makes the digests of texts that are not
 //! recorded. `chain` links the lines by hashes, which `verify` checks. `volume` limits how much one caller may fill, with
 //! `retained` as its model of the files; `omitted` counts the rest. `writer` is the thread that appends to the files of
-//! `log`, `writer::execution_recorder` observes one execution.
+//! `log`, `writer::execution_recorder` observes one execution. `syslog` sends the records elsewhere.
 
 mod chain;
 mod command;
@@ -21,6 +21,7 @@ mod redact;
 mod report;
 mod retained;
 mod search;
+mod syslog;
 mod tail;
 #[cfg(test)]
 mod tests;
@@ -54,6 +55,9 @@ use self::record::{Body, Failure, FileRecord, ForwardRecord, OperationRecord, Or
 use self::redact::Redact;
 pub use self::report::verify_files;
 pub(crate) use self::search::{Query, search_files};
+use self::syslog::Syslog;
+pub use self::syslog::SyslogConfig;
+pub(crate) use self::syslog::SyslogReport;
 use self::volume::Volume;
 use self::writer::ExecutionRecorder;
 use self::writer::{Job, Start, State, Writer};
@@ -107,6 +111,7 @@ struct Inner {
     /// Of the current file.
     path: PathBuf,
     queue: UnboundedSender<Job>,
+    syslog: Option<Syslog>,
     slots: Arc<Semaphore>,
     state: Arc<State>,
     describer: Arc<CommandDescriber>,
@@ -191,12 +196,16 @@ impl Audit {
         let state = Arc::new(State::default());
         let mut writer = Writer::new(log, hostname(), Arc::clone(&state));
         writer.open(aside, containment);
+        let syslog = config.syslog.clone().map(|config| Syslog::start(config, &path, writer.last()));
+        let syslog = syslog.transpose().map_err(failed)?;
+        writer.syslog.clone_from(&syslog);
         let (queue, jobs) = mpsc::unbounded_channel();
         let thread = std::thread::Builder::new().name("audit".into());
         thread.spawn(move || writer.run(jobs)).map_err(failed)?;
         Ok(Self(Some(Arc::new(Inner {
             path: path.clone(),
             queue,
+            syslog,
             slots: Arc::new(Semaphore::new(MAX_WAITING)),
             state,
             describer: Arc::new(CommandDescriber { key, commands: config.commands, redact }),
@@ -376,6 +385,12 @@ impl Audit {
         Some((state.missing.load(Ordering::Relaxed), fails))
     }
 
+    /// How sending to syslog goes; `None`: records are sent nowhere.
+    pub(crate) fn syslog(&self) -> Option<SyslogReport> {
+        let inner = self.0.as_ref()?;
+        inner.syslog.as_ref().map(|syslog| syslog.report(inner.state.last.load(Ordering::Relaxed)))
+    }
+
     /// On each reload, checks whether the file was moved away. Never returns.
     pub(crate) async fn follow(self, mut reload: Reload) {
         let Some(inner) = &self.0 else { return };
@@ -395,6 +410,10 @@ impl Audit {
         let _ = inner.queue.send(Job::Close(reply));
         if tokio::time::timeout(WRITE_TIMEOUT, closed).await.is_err() {
             tracing::warn!("the last records of the audit log may be missing: the disk does not answer");
+        }
+        if let Some(syslog) = &inner.syslog {
+            // what is not sent by then is sent by the next agent
+            let _ = tokio::time::timeout(WRITE_TIMEOUT, syslog.close()).await;
         }
     }
 }

@@ -14,7 +14,7 @@ use telexec_executor::Command;
 
 pub use self::error::ConfigError;
 use crate::address::ListenAddress;
-use crate::audit::AuditConfig;
+use crate::audit::{AuditConfig, SyslogConfig};
 use crate::hostname::hostname;
 use crate::invalid::InvalidSetting;
 use crate::listen::tcp::protection;
@@ -314,6 +314,9 @@ impl Config {
     fn with_paths_below(mut self, directory: &Path) -> Self {
         let tls = [&mut self.tls_cert, &mut self.tls_key, &mut self.client_ca, &mut self.client_crl];
         for path in tls.into_iter().chain([&mut self.policy, &mut self.state_dir]).flatten() {
+            *path = directory.join(&*path);
+        }
+        for path in self.audit.syslog.iter_mut().flat_map(SyslogConfig::paths) {
             *path = directory.join(&*path);
         }
         if let Some(identities) = self.identities.take() {

@@ -13,7 +13,7 @@ use prometheus_client::metrics::info::Info;
 use telexec_engine::LocalExecutor;
 
 use crate::admission::Stack;
-use crate::audit::Audit;
+use crate::audit::{Audit, SyslogReport};
 use crate::config::Config;
 use crate::forward::ForwardLimiter;
 use crate::listen::connection_limiter::ConnectionLimiter;
@@ -82,6 +82,23 @@ impl AgentCollector {
                 "telexec_audit_failing",
                 "1: the audit log cannot be written now",
                 f64::from(u8::from(fails)),
+            )?;
+        }
+        if let Some(SyslogReport { is_connected, pending, lost }) = self.audit.syslog() {
+            encoder.gauge(
+                "telexec_audit_syslog_connected",
+                "1: the agent is connected to the syslog server of the audit log",
+                f64::from(u8::from(is_connected)),
+            )?;
+            encoder.gauge(
+                "telexec_audit_syslog_pending_records",
+                "Records that are not known to have been delivered to syslog",
+                pending as f64,
+            )?;
+            encoder.counter(
+                "telexec_audit_syslog_lost_records",
+                "Records that were removed before they were sent to syslog",
+                lost as f64,
             )?;
         }
         Ok(())

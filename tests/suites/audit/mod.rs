@@ -7,6 +7,7 @@ mod ends;
 mod faults;
 mod load;
 mod search;
+mod syslog;
 mod volume;
 
 use std::path::{Path, PathBuf};

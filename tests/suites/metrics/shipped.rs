@@ -16,7 +16,8 @@ fn deploy(name: &str) -> String {
 /// All metrics that an agent can have, with their labels.
 async fn metrics() -> BTreeMap<String, BTreeSet<String>> {
     let (certs, directory) = (Certs::new(), telexec_tests::directory());
-    let audit = format!("[audit]\nfile = {:?}", directory.path().join("audit.log"));
+    let syslog = "[audit.syslog]\naddress = \"tcp://127.0.0.1:1\"";
+    let audit = format!("[audit]\nfile = {:?}\n{syslog}", directory.path().join("audit.log"));
     let agent = metered().mtls(&certs).config(audit).start();
     Scrape::of(&agent).await.metrics()
 }

@@ -26,6 +26,7 @@ fn hanging(when_full: WhenFull) -> (Audit, UnboundedReceiver<Job>, Arc<State>) {
     let (queue, jobs) = unbounded_channel();
     let state = Arc::new(State::default());
     let inner = Inner {
+        syslog: None,
         path: PathBuf::new(),
         queue,
         slots: Arc::new(Semaphore::new(MAX_WAITING)),

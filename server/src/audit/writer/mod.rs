@@ -14,6 +14,7 @@ use tracing::{info, warn};
 pub(super) use self::execution_recorder::ExecutionRecorder;
 use super::log::{Log, UnusableTail};
 use super::record::{Body, Record};
+use super::syslog::Syslog;
 
 /// Records written per sync, after which those who wait for them get their reply.
 const MAX_BATCH: usize = 256;
@@ -59,6 +60,8 @@ pub(super) struct State {
     pub(super) missing: AtomicU64,
     /// The last write failed.
     pub(super) fails: AtomicBool,
+    /// The number of the last record.
+    pub(super) last: AtomicU64,
 }
 
 impl State {
@@ -72,6 +75,8 @@ impl State {
 /// Writes the records of the queue.
 pub(super) struct Writer {
     log: Log,
+    /// Is told of new records.
+    pub(super) syslog: Option<Syslog>,
     /// The name of this agent in records.
     agent: String,
     state: Arc<State>,
@@ -86,7 +91,7 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn new(log: Log, agent: String, state: Arc<State>) -> Self {
-        Self { log, agent, state, dropped: 0, waiting: VecDeque::new(), warned: None, is_warned: false }
+        Self { log, syslog: None, agent, state, dropped: 0, waiting: VecDeque::new(), warned: None, is_warned: false }
     }
 
     /// Writes the first records: what was recovered, and the agent's version.
@@ -123,6 +128,7 @@ impl Writer {
                 let _ = reply.send((recorder, written.and(synced.clone())));
             }
             self.state.is_stuck.store(false, Ordering::Relaxed);
+            self.syslog.iter().for_each(Syslog::written);
             for reply in closed {
                 let _ = reply.send(());
             }
@@ -175,7 +181,13 @@ impl Writer {
         self.dropped += self.state.lost.swap(0, Ordering::Relaxed);
         let seq = self.log.append(|seq, prev| record.text(seq, prev, &self.agent, self.dropped))?;
         self.dropped = 0;
+        self.state.last.store(seq, Ordering::Relaxed);
         Ok(seq)
+    }
+
+    /// The number of the last record.
+    pub(super) fn last(&self) -> u64 {
+        self.state.last.load(Ordering::Relaxed)
     }
 
     /// Logs the error, once. Returns its text.
