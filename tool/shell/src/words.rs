@@ -263,12 +263,13 @@ impl Walk<'_> {
         if !self.slice(delimiter).is_some_and(|delimiter| refused::is_plain_heredoc(delimiter, rest_of_line)) {
             self.unknown(UNREAD);
         }
-        // in a substitution bash lets it end where that ends: E)
-        let may_end = |line: &str| {
-            let rest = line.trim_start_matches('\t').strip_prefix(heredoc.delimiter.cooked.as_str());
-            rest.is_some_and(|rest| rest.starts_with(|c: char| !c.is_ascii_alphanumeric() && c != '_'))
-        };
-        if self.slice(heredoc.body.span).is_none_or(|body| body.lines().any(may_end)) {
+        // in a substitution bash lets it end in any line that begins so and has the end of that: E) or Ex)
+        let end = heredoc.delimiter.cooked.as_str();
+        let may_end = |line: &str| line.trim_start_matches('\t').starts_with(end);
+        // the parser lets it end in a line with blanks after it, too
+        let ends = |after: &str| after.lines().next().is_some_and(|line| line.trim_start_matches('\t') == end);
+        let after = self.source.get(heredoc.body.span.end.offset()..);
+        if self.slice(heredoc.body.span).is_none_or(|body| body.lines().any(may_end)) || !after.is_some_and(ends) {
             self.unknown(UNREAD);
         }
         if self.slice(heredoc.delimiter.span).is_some_and(|text| text.contains(['\'', '"', '\\'])) {
