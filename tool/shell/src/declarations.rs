@@ -106,7 +106,11 @@ impl Walk<'_> {
             AssignmentValue::Compound(array) => {
                 self.ends_with(assignment.span, ')');
                 // within `$(…)` bash counts these parentheses too
-                let is_hidden = |text: &str| ["\\\n", "\\(", "\\)"].iter().any(|hidden| text.contains(hidden));
+                let is_hidden = |text: &str| {
+                    // with both the parser loses the end
+                    text.contains('{') && text.contains('`')
+                        || ["\\\n", "\\(", "\\)"].iter().any(|hidden| text.contains(hidden))
+                };
                 if self.written(assignment.span).is_none_or(|text| is_hidden(&text)) {
                     self.unknown(EVALUATED);
                 }

@@ -61,6 +61,20 @@ impl Machine {
         Self { directory, runs: 0 }
     }
 
+    /// With programs of these names, and the real ones that texts of nested constructs call.
+    pub(super) fn with_tools(names: &[&str]) -> Self {
+        let tools = ["bash", "cat", "env", "find", "nice", "sh", "timeout", "xargs"].into_iter().filter_map(found);
+        Self::new(names.iter().copied(), &tools.collect::<Vec<_>>())
+    }
+
+    /// As [`check`](Self::check); files that no redirection makes are a failure too.
+    pub(super) fn check_all(&mut self, shell: &Path, text: &str) -> Option<Ran> {
+        let ran = self.check(shell, text);
+        let made = ran.iter().flat_map(|ran| &ran.files).collect::<Vec<_>>();
+        assert!(made.is_empty(), "{}: {text:?} made {made:?}, TELEXEC_SEED={}", shell.display(), seed());
+        ran
+    }
+
     fn run(&mut self, shell: &Path, text: &str) -> Ran {
         self.runs += 1;
         let place = self.directory.path().join(self.runs.to_string());
@@ -244,12 +258,7 @@ fn calls_that_were_found_are_not_understood_or_listed() {
 /// All texts, and others at random.
 fn compare(shell: &Path, rounds: u64) {
     let (mut machine, mut counts, mut random) = (Machine::new(CANARIES, &[]), Counts::default(), Random::new());
-    let mut check = |text: &str| {
-        let ran = machine.check(shell, text);
-        let made = ran.iter().flat_map(|ran| &ran.files).collect::<Vec<_>>();
-        assert!(made.is_empty(), "{}: {text:?} made {made:?}, TELEXEC_SEED={}", shell.display(), seed());
-        counts.add(ran);
-    };
+    let mut check = |text: &str| counts.add(machine.check_all(shell, text));
     TEXTS.iter().for_each(|text| check(text));
     for _ in 0..rounds {
         let text = random.text();

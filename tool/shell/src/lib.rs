@@ -48,6 +48,9 @@ mod differential;
 mod differential_calls;
 #[cfg(test)]
 #[rustfmt::skip]
+mod differential_nested;
+#[cfg(test)]
+#[rustfmt::skip]
 mod differential_texts;
 mod expansion;
 mod options;
