@@ -45,7 +45,7 @@ pub(crate) struct CommandArgs {
     /// CPU limit: 0.5 is half of one CPU, 2 is two CPUs
     #[arg(long, value_name = "N", value_parser = parse_cpus)]
     pub(crate) cpus: Option<f64>,
-    /// Let no program, such as sudo, give the command privileges
+    /// Keep programs such as sudo from raising the command's privileges
     #[arg(long, hide_short_help = true)]
     pub(crate) no_new_privileges: bool,
     /// Run the shell as a login shell

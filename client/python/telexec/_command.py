@@ -28,7 +28,7 @@ class Options(TypedDict, total=False):
     shell, login: for text, the shell (a name or a path), and whether it is a login shell
     terminal, merge: (columns, rows) of a terminal; standard error goes where standard output goes
     detach, kill_descendants: it runs on without a caller; nothing that it started runs on after it
-    no_new_privileges: no program, such as sudo, gives it privileges
+    no_new_privileges: programs that it executes, such as sudo, cannot raise its privileges
     max_output: bytes of output after which the rest is dropped
     labels, reason, id: for lists, for the audit log, and a name: the same command under the same id runs once
     """
@@ -57,7 +57,7 @@ class Options(TypedDict, total=False):
     kill_grace: float
     #: Processes that it leaves behind are ended with it, after a normal exit too.
     kill_descendants: bool
-    #: No program that it executes, such as sudo, gives it privileges.
+    #: Programs that it executes, such as sudo, cannot raise its privileges.
     no_new_privileges: bool
     #: Bytes of output after which the rest is dropped.
     max_output: int

@@ -83,6 +83,11 @@ impl Log {
         Ok(seq)
     }
 
+    /// The number of the last record; 0: there is none.
+    pub(super) fn last(&self) -> u64 {
+        self.last.seq
+    }
+
     /// Waits until all records are on disk, if so configured.
     ///
     /// # Errors

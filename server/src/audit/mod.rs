@@ -71,6 +71,8 @@ use crate::reload::Reload;
 
 /// After this the log counts as not writable.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// For the last records to be sent to syslog.
+const SYSLOG_TIMEOUT: Duration = Duration::from_secs(2);
 /// Suggested to refused callers.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Refusals of one caller that are recorded in a burst; then one a second.
@@ -400,7 +402,7 @@ impl Audit {
         }
     }
 
-    /// Waits until all is written, up to [`WRITE_TIMEOUT`].
+    /// Waits until all is written, up to [`WRITE_TIMEOUT`], and sent, up to [`SYSLOG_TIMEOUT`].
     pub(crate) async fn close(&self) {
         let Some(inner) = &self.0 else { return };
         for record in inner.omitted.take_all() {
@@ -413,7 +415,7 @@ impl Audit {
         }
         if let Some(syslog) = &inner.syslog {
             // what is not sent by then is sent by the next agent
-            let _ = tokio::time::timeout(WRITE_TIMEOUT, syslog.close()).await;
+            let _ = tokio::time::timeout(SYSLOG_TIMEOUT, syslog.close()).await;
         }
     }
 }

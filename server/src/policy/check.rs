@@ -58,8 +58,9 @@ pub(super) fn misread_commands(set: &PolicySet, rules: &HashMap<PolicyId, Rule>,
         let looks_at =
             |part: &str| rule.conditions.iter().any(|condition| condition.is_about_part([EACH_COMMAND, part]));
         let permits = rule.effect == Effect::Permit;
-        let is_open = NUMBERED.iter().any(|argument| looks_at(argument))
-            && !["argument_count", "arguments"].iter().any(|all| looks_at(all));
+        let is_limited = looks_at("argument_count")
+            || rule.conditions.iter().any(|condition| condition.bounds([EACH_COMMAND, "arguments"]));
+        let is_open = !is_limited && NUMBERED.iter().chain(&["arguments"]).any(|arguments| looks_at(arguments));
         let is_mixed = looks_at("program") && rule.conditions.iter().any(|condition| condition.is_about("programs"));
         let asks = rule.conditions.iter().any(Condition::asks_each_command);
         let faults = [
@@ -67,7 +68,10 @@ pub(super) fn misread_commands(set: &PolicySet, rules: &HashMap<PolicyId, Rule>,
                 permits && is_open,
                 "it looks at arguments, but not at argument_count: any further arguments are permitted",
             ),
-            (permits && is_mixed, "context.programs is of the whole text, and context.each_command of one command"),
+            (
+                permits && is_mixed,
+                "it mixes context.programs, of the whole text, with context.each_command, of one command in it",
+            ),
             (
                 !permits && asks,
                 "`has` is false for an argument that is known only when it runs too: it is not forbidden then",

@@ -69,10 +69,11 @@ impl Condition {
         needed.into_iter().filter_map(|expr| Self::new(expr.to_string(), Some(&expr))).collect()
     }
 
-    /// The condition with this text, of ours.
-    pub(super) fn of_text(text: &str) -> Option<Self> {
+    /// A condition that a rule has by default.
+    pub(super) fn by_default(text: &str) -> Option<Self> {
         let rule = Policy::parse(None, format!("permit(principal, action, resource) when {{ {text} }};")).ok()?;
-        Self::of_clauses(rule.to_pst().ok()?.body()).pop()
+        let condition = Self::of_clauses(rule.to_pst().ok()?.body()).pop()?;
+        Some(Self { text: format!("{text}, by default for rules about {EACH_COMMAND}"), ..condition })
     }
 
     /// `None`: the text does not read back as an expression, which the tests of Cedar exclude.
@@ -218,12 +219,21 @@ fn conjuncts(expr: &Arc<Expr>, needed: bool, all: &mut Vec<Arc<Expr>>) {
 
 /// The texts that a rule compares `context.named_command` with, alone or in a list.
 pub(super) fn named_commands(rule: &Template) -> Vec<String> {
+    compared_commands(rule, &|op| matches!(op, BinaryOp::Eq | BinaryOp::NotEq))
+}
+
+/// Those of them that it permits or forbids by that.
+pub(super) fn own_commands(rule: &Template) -> Vec<String> {
+    compared_commands(rule, &|op| matches!(op, BinaryOp::Eq))
+}
+
+fn compared_commands(rule: &Template, is_comparison: &dyn Fn(&BinaryOp) -> bool) -> Vec<String> {
     let is_name = |expr: &Expr| path(expr).is_some_and(|path| path == ["named_command"]);
     let names = |expr: &Expr| match expr {
-        Expr::BinaryOp { op: BinaryOp::Eq | BinaryOp::NotEq, left, right } if is_name(left) => {
+        Expr::BinaryOp { op, left, right } if is_comparison(op) && is_name(left) => {
             literal(right).map(|name| vec![name])
         }
-        Expr::BinaryOp { op: BinaryOp::Eq | BinaryOp::NotEq, left, right } if is_name(right) => {
+        Expr::BinaryOp { op, left, right } if is_comparison(op) && is_name(right) => {
             literal(left).map(|name| vec![name])
         }
         Expr::BinaryOp { op: BinaryOp::Contains, left, right } if is_name(right) => literals(left),
@@ -233,6 +243,12 @@ pub(super) fn named_commands(rule: &Template) -> Vec<String> {
     let all = clauses.flat_map(|expr| expr.reduce(&names, &union, Vec::new()));
     // of a command that is none the name is empty
     all.filter(|name| !name.is_empty()).collect()
+}
+
+/// Whether a rule may look at the commands of a text one by one.
+pub(super) fn is_about_each_command(rule: &Template) -> bool {
+    let is_about = |path: &Attribute| path.0.first().is_none_or(|first| first == EACH_COMMAND);
+    rule.clauses().iter().any(|(Clause::When(expr) | Clause::Unless(expr))| attributes(expr).iter().any(is_about))
 }
 
 fn not(expr: &Arc<Expr>) -> Arc<Expr> {

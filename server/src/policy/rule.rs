@@ -10,7 +10,7 @@ use super::Subject;
 use super::condition::{self, Condition};
 use super::environment::Variables;
 use super::explanation::Denied;
-use super::simple_command::{EACH_COMMAND, REDIRECTIONS};
+use super::simple_command::REDIRECTIONS;
 
 /// The annotations of rules.
 const KNOWN: &str = "id, description, max_timeout, max_concurrent, max_output, any_owner, environment";
@@ -43,6 +43,8 @@ pub(crate) struct Rule {
     defaults: Vec<Condition>,
     /// The named commands that it compares with.
     pub(crate) named_commands: Vec<String>,
+    /// Those of them that it permits by their names: for these it has no defaults.
+    own_commands: Vec<String>,
 }
 
 impl Rule {
@@ -62,8 +64,8 @@ impl Rule {
                 (Condition::of_scope(rule), Condition::of_clauses(rule), condition::named_commands(rule))
             })
             .unwrap_or_default();
-        let is_about_each_command =
-            tree.is_none() || conditions.iter().any(|condition| condition.is_about(EACH_COMMAND));
+        let own_commands = tree.as_ref().map(|tree| condition::own_commands(tree.body())).unwrap_or_default();
+        let is_about_each_command = tree.is_none_or(|tree| condition::is_about_each_command(tree.body()));
         let defaults =
             if is_about_each_command && effect == Effect::Permit { defaults(&conditions) } else { Vec::new() };
         conditions.extend(defaults.iter().cloned());
@@ -81,6 +83,7 @@ impl Rule {
             is_about_each_command,
             defaults,
             named_commands,
+            own_commands,
         };
         for (key, value) in policy.annotations() {
             if !rule.read(key, value).map_err(|fault| format!("@{key}({value:?}): {fault}"))? {
@@ -93,8 +96,7 @@ impl Rule {
     /// Whether it permits what a command sets and opens, too.
     pub(super) fn covers(&self, call: &Denied<'_>) -> bool {
         let Subject::Command(facts) = call.subject else { return true };
-        let is_its_own =
-            || facts.named_command().is_some_and(|name| self.named_commands.iter().any(|named| named == name));
+        let is_its_own = || facts.named_command().is_some_and(|name| self.own_commands.iter().any(|own| own == name));
         let holds = |condition: &Condition| condition.holds(call.request, call.entities);
         facts.restricted_variables().iter().all(|name| self.environment.covers(name))
             && (self.defaults.iter().all(holds) || is_its_own())
@@ -135,7 +137,7 @@ fn defaults(conditions: &[Condition]) -> Vec<Condition> {
     let is_bounded = |set: &&str| conditions.iter().any(|condition| condition.bounds([REDIRECTIONS, set]));
     let sets = ["reads", "writes"].into_iter().filter(|set| !is_bounded(set));
     let text = |set| format!(r#"["/dev/null"].containsAll(context.{REDIRECTIONS}.{set})"#);
-    sets.filter_map(|set| Condition::of_text(&text(set))).collect()
+    sets.filter_map(|set| Condition::by_default(&text(set))).collect()
 }
 
 fn timeout(text: &str) -> Result<Duration, String> {

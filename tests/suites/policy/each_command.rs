@@ -138,7 +138,9 @@ async fn a_denial_names_the_command_and_what_it_lacks() {
     assert!(long[0].len() < 400 && long[0].ends_with(" …"), "{long:?}");
     assert_eq!(
         missing("echo ok > /tmp/file").await,
-        [r#"["/dev/null"].containsAll(context.redirections.writes) ("/tmp/file" is not among them)"#]
+        [
+            r#"["/dev/null"].containsAll(context.redirections.writes), by default for rules about each_command ("/tmp/file" is not among them)"#
+        ]
     );
     let opaque = missing("eval x").await;
     assert!(opaque[0].contains("what the command runs cannot be determined"), "{opaque:?}");
@@ -230,7 +232,7 @@ async fn a_rule_that_permits_more_than_it_seems_to_is_a_warning() {
     let ruled = Ruled::start(&format!("{RULES}{more}"), "");
     let log = ruled.agent.log();
     assert!(log.contains("rule open: it looks at arguments, but not at argument_count"), "{log}");
-    assert!(log.contains("rule mixed: context.programs is of the whole text"), "{log}");
+    assert!(log.contains("rule mixed: it mixes context.programs"), "{log}");
     assert!(log.contains("rule asks: `has` is false"), "{log}");
     assert!(!log.contains("rule echo"), "{log}");
 }

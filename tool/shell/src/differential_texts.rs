@@ -4,7 +4,7 @@
 
 /// Texts that have run `zz`, or look as if: with all that was once understood and ran what was not listed.
 pub(super) const TEXTS: &[&str] = &[
-    "a=(c {a,b}`zy b`); x=\\`; zz", "a=(c {a,b}`zy`); zz \"\\`\"",
+    "zz \"`sh -c \"zy {a,b}\"`\"", "zz \"`trap 'sh -c \"zz {a,b}\"' EXIT`\"", "a=(c {a,b}`zy b`); x=\\`; zz", "a=(c {a,b}`zy`); zz \"\\`\"",
     ": <<a\na \n$(zz)\na", ": <<-a\n\ta\t\n$(zz)\na", "echo $(cat <<a\naz)\na\nzz)", "echo $(cat <<a\n\nzz )\naz{a\"b\"})\na\nzz)",
     ": $( x=( a\\(for\nzz\n) b\n)", ": $( x=( \\(\nzz\n) b\n)", ": <(x=(\\(\nzz\n) b\n)",
     "x=a; : ${x~$(zz)}", "x=a; : ${x~~$(zz)}", "x=a; : ${x~`zz`}", "set a; : \"${1~$(zz)}\"", "set a; : ${@~$(zz)}",

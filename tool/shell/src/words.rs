@@ -304,6 +304,8 @@ impl Walk<'_> {
             // arithmetic, or not: bash and the parser may disagree
             (Some(text), _) if text.starts_with('(') => Item::Unknown(UNREAD),
             (Some(text), _) => Item::Text(self.reader, text.to_owned()),
+            // bash expands braces before all else, and takes no notice of quotes in these
+            (None, Some(text)) if self.in_quotes > 0 && text.contains('{') => Item::Unknown(UNREAD),
             // in double quotes the backslash would go, elsewhere it stays
             (None, Some(text)) if !text.contains("\\\"") => Item::Text(self.reader, unescaped(text)),
             _ => Item::Unknown(UNREAD),

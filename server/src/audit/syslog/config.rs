@@ -36,7 +36,7 @@ pub(super) struct Server<'a> {
 }
 
 impl SyslogConfig {
-    /// Paths that are relative, for those of the configuration's directory.
+    /// Its paths, to be resolved against the directory of the configuration.
     pub(crate) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         [&mut self.ca, &mut self.cert, &mut self.key].into_iter().flatten()
     }

@@ -11,15 +11,19 @@ use super::SyslogConfig;
 
 /// For the connection to each address, and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// After it the other machine counts as gone: it acknowledges nothing, or takes nothing.
-pub(super) const SEND_TIMEOUT: Duration = Duration::from_secs(10);
-/// For a server to read to the end, and to close the connection in turn.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+/// After it the server counts as gone: it takes nothing.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// For the server to read to the end, and to close the connection in turn.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A server of syslog says nothing, but for what TLS says.
+const MAX_RECEIVED: usize = 64 * 1024;
 
 /// A connection. Dropping it closes it, and what was sent last may be lost.
 pub(super) struct Connection {
     stream: TcpStream,
     tls: Option<ClientConnection>,
+    /// In bytes.
+    received: usize,
 }
 
 impl Connection {
@@ -29,13 +33,12 @@ impl Connection {
     /// No address can be reached, or the server is another one.
     pub(super) fn open(config: &SyslogConfig) -> io::Result<Self> {
         let server = config.server().map_err(io::Error::other)?;
-        let stream = connect(server.address)?;
+        let stream = connect(server.address, server.is_tls)?;
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(SEND_TIMEOUT))?;
         stream.set_read_timeout(Some(CONNECT_TIMEOUT))?;
         sockopt::set_tcp_user_timeout(&stream, u32::try_from(SEND_TIMEOUT.as_millis()).unwrap_or(u32::MAX))?;
-        sockopt::set_socket_keepalive(&stream, true)?;
-        let mut connection = Self { stream, tls: None };
+        let mut connection = Self { stream, tls: None, received: 0 };
         if server.is_tls {
             let (tls, name) = config.tls().map_err(|(key, fault)| io::Error::other(format!("{key}: {fault}")))?;
             let tls = ClientConnection::new(tls, name).map_err(io::Error::other)?;
@@ -50,7 +53,7 @@ impl Connection {
             if Instant::now() > until {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "the TLS handshake takes too long"));
             }
-            tls.complete_io(&mut self.stream)?;
+            again(|| tls.complete_io(&mut self.stream))?;
         }
         self.tls = Some(tls);
         Ok(())
@@ -67,7 +70,7 @@ impl Connection {
             let taken = tls.writer().write(left)?;
             left = left.get(taken..).unwrap_or_default();
             while tls.wants_write() {
-                tls.write_tls(&mut self.stream)?;
+                again(|| tls.write_tls(&mut self.stream))?;
             }
         }
         Ok(())
@@ -86,14 +89,14 @@ impl Connection {
         }
     }
 
-    /// Reads, and drops, until the end: servers of syslog say nothing.
+    /// Reads, and drops, until the end.
     fn receive(&mut self) -> io::Result<()> {
         let mut dropped = [0; 4096];
         loop {
             let read = match &mut self.tls {
-                None => self.stream.read(&mut dropped)?,
+                None => again(|| self.stream.read(&mut dropped))?,
                 Some(tls) => {
-                    let read = tls.read_tls(&mut self.stream)?;
+                    let read = again(|| tls.read_tls(&mut self.stream))?;
                     let state = tls.process_new_packets().map_err(io::Error::other)?;
                     if state.peer_has_closed() {
                         return Ok(());
@@ -104,6 +107,10 @@ impl Connection {
             };
             if read == 0 {
                 return Ok(());
+            }
+            self.received += read;
+            if self.received > MAX_RECEIVED {
+                return Err(io::Error::other("the server sends data: it is no server of syslog"));
             }
         }
     }
@@ -116,18 +123,35 @@ impl Connection {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
             while tls.wants_write() {
-                tls.write_tls(&mut self.stream)?;
+                again(|| tls.write_tls(&mut self.stream))?;
             }
         }
         self.stream.shutdown(Shutdown::Write)?;
         self.stream.set_read_timeout(Some(CLOSE_TIMEOUT))?;
-        self.receive()
+        self.receive().map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the server does not read to the end, or does not close the connection",
+            ),
+            _ => error,
+        })
     }
 }
 
-fn connect(address: &str) -> io::Result<TcpStream> {
-    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-    for address in address.to_socket_addrs()? {
+/// Calls it again after a signal.
+fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+/// Without TLS only to this machine.
+fn connect(address: &str, is_tls: bool) -> io::Result<TcpStream> {
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address, or none on this machine");
+    for address in address.to_socket_addrs()?.filter(|address| is_tls || address.ip().is_loopback()) {
         match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
             Ok(stream) => return Ok(stream),
             Err(error) => failed = error,

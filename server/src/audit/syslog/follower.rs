@@ -18,6 +18,7 @@ pub(super) struct Line {
     pub(super) seq: u64,
     pub(super) time: String,
     pub(super) event: String,
+    pub(super) hash: String,
     /// Without the newline.
     pub(super) text: Vec<u8>,
 }
@@ -28,22 +29,27 @@ struct Head {
     seq: u64,
     time: String,
     event: String,
+    hash: String,
 }
 
 /// What was read.
 #[derive(Default)]
 pub(super) struct Batch {
     pub(super) lines: Vec<Line>,
-    /// Records before or between these that are not in the files any more.
+    /// Records before or between these that are not in the files any more, each counted once.
     pub(super) lost: u64,
 }
 
 /// A place in the log.
 pub(super) struct Follower {
     path: PathBuf,
-    /// The number of the next record.
-    next: u64,
+    /// The number of the next record; `None`: the first one that there is.
+    next: Option<u64>,
     open: Option<Open>,
+    /// Records before this one are known to be missing.
+    missing_to: u64,
+    /// The files were listed again after this record was not found.
+    listed_for: Option<u64>,
     buffer: Vec<u8>,
 }
 
@@ -56,14 +62,14 @@ struct Open {
 }
 
 impl Follower {
-    /// From the record with this number on.
-    pub(super) fn new(path: PathBuf, next: u64) -> Self {
-        Self { path, next, open: None, buffer: Vec::new() }
+    /// From the record with this number on, or the first one that there is.
+    pub(super) fn new(path: PathBuf, next: Option<u64>) -> Self {
+        Self { path, next, open: None, missing_to: 0, listed_for: None, buffer: Vec::new() }
     }
 
     /// Goes to the record with this number.
-    pub(super) fn seek(&mut self, next: u64) {
-        (self.next, self.open) = (next, None);
+    pub(super) fn seek(&mut self, next: Option<u64>) {
+        (self.next, self.open, self.listed_for) = (next, None, None);
     }
 
     /// The next records; none: there are none yet.
@@ -75,43 +81,56 @@ impl Follower {
             if self.open.is_none() {
                 self.open = self.find()?;
             }
+            let next = self.next.unwrap_or(0);
             let Some(open) = &mut self.open else { return Ok(Batch::default()) };
-            // seen before it is read: what was written until then is read
+            // before it is read: what was written until then is read
             let is_finished = open.is_rotated || !is_at(&self.path, &open.file)?;
-            let read = read_lines(open, &mut self.buffer)?;
-            if read.is_empty() {
-                if !is_finished {
-                    return Ok(Batch::default());
-                }
-                self.open = self.after()?;
-                if self.open.as_ref().is_none_or(|open| !open.is_rotated) {
-                    // where there is nothing new yet, it is looked at again later
-                    return self.read_current();
-                }
+            let lines = match read_lines(open, next, &mut self.buffer)? {
+                Read::Lines(lines) => lines,
+                Read::Old => continue,
+                Read::Nothing if !is_finished || !self.go_on()? => return Ok(Batch::default()),
+                Read::Nothing => continue,
+            };
+            // the log may have been rotated between the list of its files and the opening of one
+            let is_gap = self.next.is_some() && lines.first().is_some_and(|line| line.seq > next);
+            if is_gap && self.listed_for != self.next {
+                (self.listed_for, self.open) = (self.next, None);
                 continue;
             }
-            let batch = self.take(read);
-            if !batch.lines.is_empty() {
-                return Ok(batch);
-            }
+            return Ok(self.take(lines));
         }
     }
 
-    fn read_current(&mut self) -> io::Result<Batch> {
-        let Some(open) = &mut self.open else { return Ok(Batch::default()) };
-        let read = read_lines(open, &mut self.buffer)?;
-        Ok(self.take(read))
+    /// Takes the next file after one that was read to its end. False: there is nothing in it yet.
+    fn go_on(&mut self) -> io::Result<bool> {
+        let Some(after) = self.after()? else { return Ok(false) };
+        // until then the writer may still write to the old one, if it was not the one that moved it
+        if !after.is_rotated && after.file.metadata()?.len() == 0 {
+            return Ok(false);
+        }
+        if let Some(open) = &mut self.open
+            && !open.is_rotated
+        {
+            // what was written meanwhile, once
+            open.is_rotated = true;
+            return Ok(true);
+        }
+        self.open = Some(after);
+        Ok(true)
     }
 
-    /// Those that were not read before.
-    fn take(&mut self, read: Vec<Line>) -> Batch {
+    fn take(&mut self, lines: Vec<Line>) -> Batch {
         let mut batch = Batch::default();
-        for line in read.into_iter() {
-            if line.seq < self.next {
+        for line in lines {
+            let next = self.next.unwrap_or(line.seq);
+            if line.seq < next {
                 continue;
             }
-            batch.lost += line.seq - self.next;
-            self.next = line.seq.saturating_add(1);
+            batch.lost += line.seq.saturating_sub(next.max(self.missing_to));
+            if line.seq > next {
+                self.missing_to = line.seq;
+            }
+            self.next = Some(line.seq.saturating_add(1));
             batch.lines.push(line);
         }
         batch
@@ -120,14 +139,16 @@ impl Follower {
     /// The file with the next record, or the first one after it.
     fn find(&self) -> io::Result<Option<Open>> {
         let rotated = files::rotated(&self.path)?;
-        let at = rotated.partition_point(|(first, _)| *first <= self.next).saturating_sub(1);
+        let next = self.next.unwrap_or(0);
+        let at = rotated.partition_point(|(first, _)| *first <= next).saturating_sub(1);
         self.open_first(rotated.into_iter().skip(at))
     }
 
     /// The file after one that was read to its end.
     fn after(&self) -> io::Result<Option<Open>> {
         let rotated = files::rotated(&self.path)?;
-        self.open_first(rotated.into_iter().filter(|(first, _)| *first >= self.next))
+        let next = self.next.unwrap_or(0);
+        self.open_first(rotated.into_iter().filter(|(first, _)| *first >= next))
     }
 
     /// The first of these that is still there, or the current one.
@@ -150,8 +171,18 @@ fn is_at(path: &std::path::Path, file: &File) -> io::Result<bool> {
     Ok(std::fs::metadata(path).is_ok_and(|now| (now.dev(), now.ino()) == (own.dev(), own.ino())))
 }
 
-/// The next whole lines, as many as are read at once. What is no record is left out.
-fn read_lines(open: &mut Open, buffer: &mut Vec<u8>) -> io::Result<Vec<Line>> {
+/// What was read of a file.
+enum Read {
+    /// There is no whole line.
+    Nothing,
+    /// All records were read before, or are none.
+    Old,
+    /// At least one.
+    Lines(Vec<Line>),
+}
+
+/// The next whole lines, as many as are read at once, from this number on. What is no record is left out.
+fn read_lines(open: &mut Open, next: u64, buffer: &mut Vec<u8>) -> io::Result<Read> {
     buffer.resize(MAX_READ, 0);
     let length = open.file.read_at(buffer, open.offset)?;
     let read = buffer.get(..length).unwrap_or_default();
@@ -159,15 +190,23 @@ fn read_lines(open: &mut Open, buffer: &mut Vec<u8>) -> io::Result<Vec<Line>> {
         Some(newline) => newline + 1,
         // no record is so long
         None if length == MAX_READ => length,
-        None => 0,
+        None => return Ok(Read::Nothing),
     };
     open.offset += whole as u64;
-    let lines = read.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let lines = read.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n');
+    let lines = lines.filter(|line| number(line).is_none_or(|seq| seq >= next));
     let record = |text: &[u8]| {
-        let Head { seq, time, event } = serde_json::from_slice(text).ok()?;
-        Some(Line { seq, time, event, text: text.to_vec() })
+        let Head { seq, time, event, hash } = serde_json::from_slice(text).ok()?;
+        Some(Line { seq, time, event, hash, text: text.to_vec() })
     };
-    Ok(lines.filter_map(record).collect())
+    let lines: Vec<_> = lines.filter_map(record).filter(|line| line.seq >= next).collect();
+    Ok(if lines.is_empty() { Read::Old } else { Read::Lines(lines) })
+}
+
+/// The number of a record, by how its line begins; `None`: it begins otherwise.
+fn number(line: &[u8]) -> Option<u64> {
+    let digits = line.strip_prefix(b"{\"seq\":")?.split(|byte| *byte == b',').next()?;
+    str::from_utf8(digits).ok()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -179,7 +218,7 @@ mod tests {
     fn append(path: &std::path::Path, numbers: std::ops::Range<u64>) {
         let mut file = File::options().append(true).create(true).open(path).unwrap();
         for seq in numbers {
-            writeln!(file, "{{\"seq\":{seq},\"time\":\"t\",\"event\":\"e\"}}").unwrap();
+            writeln!(file, "{{\"seq\":{seq},\"time\":\"t\",\"event\":\"e\",\"hash\":\"h\"}}").unwrap();
         }
     }
 
@@ -199,7 +238,7 @@ mod tests {
     fn records_are_read_once_and_in_order_however_the_log_is_rotated() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("audit.log");
-        let mut follower = Follower::new(path.clone(), 1);
+        let mut follower = Follower::new(path.clone(), None);
         assert!(all(&mut follower).0.is_empty());
         append(&path, 1..4);
         assert_eq!(all(&mut follower).0, [1, 2, 3]);
@@ -217,12 +256,48 @@ mod tests {
         append(&path, 10..11);
         assert_eq!(all(&mut follower), (vec![7, 8, 9, 10], 0));
         // again, from within a rotated file
-        follower.seek(6);
+        follower.seek(Some(6));
         assert_eq!(all(&mut follower), (vec![6, 7, 8, 9, 10], 0));
-        assert_eq!(all(&mut Follower::new(path.clone(), 9)), (vec![9, 10], 0));
+        assert_eq!(all(&mut Follower::new(path.clone(), Some(9))), (vec![9, 10], 0));
         // those that are gone are counted
         std::fs::remove_file(files::rotated_name(&path, 1)).unwrap();
-        assert_eq!(all(&mut Follower::new(path.clone(), 3)), (vec![5, 6, 7, 8, 9, 10], 2));
+        let mut late = Follower::new(path.clone(), Some(3));
+        assert_eq!(all(&mut late), (vec![5, 6, 7, 8, 9, 10], 2));
+        // once, and not those that were never asked for
+        late.seek(Some(3));
+        assert_eq!(all(&mut late), (vec![5, 6, 7, 8, 9, 10], 0));
+        assert_eq!(all(&mut Follower::new(path.clone(), None)), (vec![5, 6, 7, 8, 9, 10], 0));
+    }
+
+    #[test]
+    fn a_file_that_was_moved_away_is_read_until_there_is_another_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, moved) = (directory.path().join("audit.log"), directory.path().join("moved"));
+        append(&path, 1..3);
+        let mut follower = Follower::new(path.clone(), None);
+        assert_eq!(all(&mut follower).0, [1, 2]);
+        std::fs::rename(&path, &moved).unwrap();
+        append(&moved, 3..4);
+        assert_eq!(all(&mut follower).0, [3]);
+        append(&path, 5..5);
+        append(&moved, 4..5);
+        assert_eq!(all(&mut follower).0, [4]);
+        append(&moved, 5..6);
+        append(&path, 6..7);
+        assert_eq!(all(&mut follower), (vec![5, 6], 0));
+    }
+
+    #[test]
+    fn a_log_that_is_rotated_while_its_files_are_listed_is_read_to_its_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.log");
+        append(&path, 1..4);
+        let mut follower = Follower::new(path.clone(), Some(1));
+        std::fs::rename(&path, files::rotated_name(&path, 1)).unwrap();
+        append(&path, 4..6);
+        // as if it was listed before
+        follower.open = Some(Open { file: File::open(&path).unwrap(), offset: 0, is_rotated: false });
+        assert_eq!(all(&mut follower), (vec![1, 2, 3, 4, 5], 0));
     }
 
     #[test]
@@ -232,9 +307,9 @@ mod tests {
         append(&path, 1..2);
         let mut file = File::options().append(true).open(&path).unwrap();
         file.write_all(b"{\"seq\":2,\"time\":").unwrap();
-        let mut follower = Follower::new(path, 1);
+        let mut follower = Follower::new(path, None);
         assert_eq!(all(&mut follower).0, [1]);
-        file.write_all(b"\"t\",\"event\":\"e\"}\nnot a record\n").unwrap();
+        file.write_all(b"\"t\",\"event\":\"e\",\"hash\":\"h\"}\nnot a record\n").unwrap();
         assert_eq!(all(&mut follower).0, [2]);
     }
 }

@@ -42,6 +42,7 @@ mod tests {
             seq: 1,
             time: "2026-11-26T16:33:48.110612Z".to_owned(),
             event: event.to_owned(),
+            hash: String::new(),
             text: b"{\"seq\":1}".to_vec(),
         };
         let mut frames = Vec::new();

@@ -1,21 +1,18 @@
 //! Sends the records of the audit log to a syslog server, while it is written.
 //!
-//! One thread follows the files. Syslog has no acknowledgements, so a record counts as delivered once the connection has lived
-//! for some time after it was sent, longer than the kernel would keep a connection to a machine that acknowledges nothing; or
-//! once the server has closed the connection in answer to its end. What was sent after that is sent again over the next
-//! connection: records arrive at least once, and their numbers show which are the same. The last number is in a file beside the
-//! log, for the next agent.
+//! One thread follows the files. Syslog has no acknowledgements, so a connection is closed some time after something was sent
+//! over it, and its records count as delivered once the server has closed it in turn: it has read all of them then. If it has not,
+//! they are sent again over the next connection: records arrive at least once, in order, and their numbers show which are the
+//! same. The last one that was delivered is in a file beside the log, for the next agent.
 
 mod config;
 mod connection;
 mod follower;
 mod message;
+mod state;
 
-use std::collections::VecDeque;
-use std::fs::OpenOptions;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -25,25 +22,22 @@ use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 pub use self::config::SyslogConfig;
-use self::connection::{Connection, SEND_TIMEOUT};
+use self::connection::Connection;
 use self::follower::Follower;
+use self::state::{Delivered, StateFile};
 use super::files;
 use crate::hostname::hostname;
 
 /// Between attempts to connect.
 const MIN_RETRY: Duration = Duration::from_secs(1);
-const MAX_RETRY: Duration = Duration::from_secs(30);
-/// Until a connection on which nothing happens is looked at.
-const IDLE: Duration = Duration::from_secs(5);
-/// Between two writes of the file with the number of the last record that was delivered.
-const SAVE_INTERVAL: Duration = Duration::from_secs(1);
-/// After a record was sent: longer than the kernel waits for its acknowledgement.
-const DELIVERED_AFTER: Duration = SEND_TIMEOUT.saturating_add(Duration::from_secs(5));
+const MAX_RETRY: Duration = Duration::from_secs(10);
+/// From the first record that is sent over a connection to its end.
+const CONNECTION_TIME: Duration = Duration::from_secs(20);
 
-/// What the thread is told.
-enum Message {
-    /// There are new records.
-    Written,
+/// What the thread is asked for.
+enum Request {
+    /// Send the new records.
+    Send,
     /// Send what is left, then reply.
     Close(oneshot::Sender<()>),
 }
@@ -51,29 +45,29 @@ enum Message {
 /// How it goes, for metrics.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SyslogReport {
-    /// There is a connection.
-    pub(crate) is_connected: bool,
+    /// Records cannot be sent now.
+    pub(crate) fails: bool,
     /// Records that are not known to have been delivered.
     pub(crate) pending: u64,
-    /// Records that were removed with their file before they could be sent.
+    /// Records that were removed with their file before they were sent.
     pub(crate) lost: u64,
 }
 
 /// The same, as the thread keeps it.
 #[derive(Debug, Default)]
 struct Status {
-    is_connected: AtomicBool,
+    fails: AtomicBool,
     /// The number of the last record that was delivered.
     delivered: AtomicU64,
     lost: AtomicU64,
 }
 
-/// The thread, for others; clones share it.
+/// A handle to the thread; clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Syslog {
-    messages: Sender<Message>,
-    /// It was told of new records, and has not looked at them.
-    is_told: Arc<AtomicBool>,
+    requests: Sender<Request>,
+    /// It was asked to send, and has not looked for new records since.
+    is_asked: Arc<AtomicBool>,
     status: Arc<Status>,
 }
 
@@ -83,44 +77,39 @@ impl Syslog {
     /// # Errors
     /// It cannot be started.
     pub(super) fn start(config: SyslogConfig, path: &Path, last: u64) -> io::Result<Self> {
-        let state = files::syslog_name(path);
-        let delivered = read_state(&state).unwrap_or_else(|error| {
-            warn!(%error, "cannot read how much of the audit log was sent to syslog: sending all of it");
-            0
-        });
-        // of a log that is not there any more
-        let delivered = if delivered > last { 0 } else { delivered };
-        let status = Arc::new(Status { delivered: delivered.into(), ..Status::default() });
-        let (messages, received) = channel();
-        let is_told = Arc::new(AtomicBool::new(false));
+        let state = StateFile::new(files::syslog_name(path));
+        let delivered = state.read(path, last);
+        let status = Arc::new(Status::default());
+        status.delivered.store(delivered.as_ref().map_or(0, |delivered| delivered.seq), Ordering::Relaxed);
+        let (requests, received) = channel();
+        let is_asked = Arc::new(AtomicBool::new(false));
         let sender = SyslogSender {
             config,
             state,
             host: hostname(),
-            follower: Follower::new(path.to_owned(), delivered.saturating_add(1)),
-            sent: VecDeque::new(),
+            follower: Follower::new(path.to_owned(), delivered.as_ref().map(|delivered| delivered.seq + 1)),
             delivered,
+            first: None,
+            sent: None,
+            retry: MIN_RETRY,
             status: Arc::clone(&status),
-            is_told: Arc::clone(&is_told),
-            saved_at: None,
-            is_saved: true,
-            has_failed: false,
+            is_asked: Arc::clone(&is_asked),
         };
         std::thread::Builder::new().name("audit-syslog".into()).spawn(move || sender.run(&received))?;
-        Ok(Self { messages, is_told, status })
+        Ok(Self { requests, is_asked, status })
     }
 
     /// There are new records.
     pub(super) fn written(&self) {
-        if !self.is_told.swap(true, Ordering::AcqRel) {
-            let _ = self.messages.send(Message::Written);
+        if !self.is_asked.swap(true, Ordering::AcqRel) {
+            let _ = self.requests.send(Request::Send);
         }
     }
 
     /// How it goes, for a log whose last record has the number `last`.
     pub(super) fn report(&self, last: u64) -> SyslogReport {
         SyslogReport {
-            is_connected: self.status.is_connected.load(Ordering::Relaxed),
+            fails: self.status.fails.load(Ordering::Relaxed),
             pending: last.saturating_sub(self.status.delivered.load(Ordering::Relaxed)),
             lost: self.status.lost.load(Ordering::Relaxed),
         }
@@ -129,7 +118,7 @@ impl Syslog {
     /// Sends what is left. Returns when that is delivered, or cannot be now: then the next agent sends it.
     pub(super) async fn close(&self) {
         let (reply, closed) = oneshot::channel();
-        let _ = self.messages.send(Message::Close(reply));
+        let _ = self.requests.send(Request::Close(reply));
         let _ = closed.await;
     }
 }
@@ -137,167 +126,161 @@ impl Syslog {
 /// The thread.
 struct SyslogSender {
     config: SyslogConfig,
-    /// The file with the number of the last record that was delivered.
-    state: PathBuf,
+    state: StateFile,
     host: String,
     follower: Follower,
-    /// What was sent, by the last number, and when.
-    sent: VecDeque<(Instant, u64)>,
-    delivered: u64,
+    /// The last record that was delivered; `None`: none is known.
+    delivered: Option<Delivered>,
+    /// The first record that there was when nothing was delivered.
+    first: Option<u64>,
+    /// The last record that was sent over the connection.
+    sent: Option<Delivered>,
+    /// Until the next attempt to connect, after one that fails.
+    retry: Duration,
     status: Arc<Status>,
-    is_told: Arc<AtomicBool>,
-    /// When that file was written last; `None`: never.
-    saved_at: Option<Instant>,
-    is_saved: bool,
-    /// It was logged that records cannot be sent.
-    has_failed: bool,
+    is_asked: Arc<AtomicBool>,
 }
 
 impl SyslogSender {
-    fn run(mut self, messages: &Receiver<Message>) {
-        let mut retry = MIN_RETRY;
-        loop {
-            let failed = match Connection::open(&self.config) {
-                Ok(connection) => match self.serve(connection, messages) {
-                    Ok(reply) => return answer(reply),
-                    Err(error) => {
-                        retry = MIN_RETRY;
-                        error
-                    }
-                },
-                Err(error) => error,
-            };
-            self.status.is_connected.store(false, Ordering::Relaxed);
-            if !std::mem::replace(&mut self.has_failed, true) {
-                let address = &self.config.address;
-                warn!(error = %failed, address, "the audit log cannot be sent to syslog: its records are sent later");
+    fn run(mut self, requests: &Receiver<Request>) {
+        let mut closing: Closing = None;
+        while closing.is_none() {
+            let sent = self.send_all(requests, &mut closing);
+            if let Err(error) = &sent {
+                self.failed(error);
             }
-            self.sent.clear();
-            self.follower.seek(self.delivered.saturating_add(1));
-            if let Some(reply) = asked_to_close(messages, retry) {
-                return answer(reply);
+            if closing.is_none() {
+                closing = match sent {
+                    // until there is something new
+                    Ok(()) => next_request(requests, None),
+                    Err(_) => wait_to_retry(requests, self.retry),
+                };
             }
-            retry = (retry * 2).min(MAX_RETRY);
+        }
+        if let Some(Some(reply)) = closing {
+            // if it fails, the next agent sends them
+            let _ = self.send_all(requests, &mut Some(None));
+            // it may be that nobody waits any more
+            let _ = reply.send(());
         }
     }
 
-    /// Sends records over this connection, until it is asked to close it.
+    /// Sends the records that there are, and for some time those that come, over one connection. Without any it does not connect.
     ///
     /// # Errors
-    /// The connection is lost, or the log cannot be read.
-    fn serve(&mut self, mut connection: Connection, messages: &Receiver<Message>) -> io::Result<oneshot::Sender<()>> {
-        self.status.is_connected.store(true, Ordering::Relaxed);
+    /// What was sent is not known to have been delivered.
+    fn send_all(&mut self, requests: &Receiver<Request>, closing: &mut Closing) -> io::Result<()> {
+        let Some(mut batch) = self.next_batch()? else { return Ok(()) };
+        let mut connection = Connection::open(&self.config)?;
+        let until = Instant::now() + CONNECTION_TIME;
         loop {
             connection.check()?;
-            self.note_delivered();
-            if self.saved_at.is_none_or(|at| at.elapsed() >= SAVE_INTERVAL) {
-                self.save();
+            connection.send(&batch.messages)?;
+            self.sent = Some(batch.last);
+            match self.wait_for_batch(until, requests, closing)? {
+                Some(next) => batch = next,
+                None => break,
             }
-            let waits = match self.send_next(&mut connection)? {
-                true => Duration::ZERO,
-                false => {
-                    self.sent.front().map_or(IDLE, |(at, _)| DELIVERED_AFTER.saturating_sub(at.elapsed())).min(IDLE)
-                }
-            };
-            match messages.recv_timeout(waits) {
-                Ok(Message::Written) | Err(RecvTimeoutError::Timeout) => {}
-                Ok(Message::Close(reply)) => {
-                    while self.send_next(&mut connection)? {}
-                    // or else the next agent sends them again
-                    if connection.close().is_ok() {
-                        self.note_all_delivered();
-                    }
-                    self.save();
-                    return Ok(reply);
-                }
-                Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the agent has ended")),
+        }
+        connection.close()?;
+        self.note_delivered();
+        Ok(())
+    }
+
+    /// The next records; `None`: there are none until then, or none any more.
+    fn wait_for_batch(
+        &mut self,
+        until: Instant,
+        requests: &Receiver<Request>,
+        closing: &mut Closing,
+    ) -> io::Result<Option<Batch>> {
+        loop {
+            let rest = until.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                return Ok(None);
             }
+            let batch = self.next_batch()?;
+            if batch.is_some() || closing.is_some() {
+                return Ok(batch);
+            }
+            *closing = next_request(requests, Some(rest));
         }
     }
 
-    /// Sends the next records. Returns whether there were any.
-    fn send_next(&mut self, connection: &mut Connection) -> io::Result<bool> {
-        self.is_told.store(false, Ordering::Release);
-        let batch = self.follower.read()?;
-        if batch.lost > 0 {
-            self.status.lost.fetch_add(batch.lost, Ordering::Relaxed);
+    /// The next records; `None`: there are none now.
+    fn next_batch(&mut self) -> io::Result<Option<Batch>> {
+        self.is_asked.store(false, Ordering::Release);
+        let read = self.follower.read()?;
+        if read.lost > 0 {
+            self.status.lost.fetch_add(read.lost, Ordering::Relaxed);
+            let records = read.lost;
             warn!(
-                records = batch.lost,
+                records,
                 "records of the audit log were removed before they were sent to syslog: increase audit.keep"
             );
         }
-        let Some(last) = batch.lines.last().map(|line| line.seq) else { return Ok(false) };
-        let mut frames = Vec::new();
-        batch.lines.iter().for_each(|line| message::append(&mut frames, &self.host, line));
-        connection.send(&frames)?;
-        self.sent.push_back((Instant::now(), last));
-        Ok(true)
+        let Some(last) = read.lines.last().map(Delivered::from) else { return Ok(None) };
+        self.first = self.first.or(read.lines.first().map(|line| line.seq));
+        let mut messages = Vec::new();
+        read.lines.iter().for_each(|line| message::append(&mut messages, &self.host, line));
+        Ok(Some(Batch { messages, last }))
     }
 
     fn note_delivered(&mut self) {
-        let mut last = None;
-        while let Some((_, seq)) = self.sent.pop_front_if(|(at, _)| at.elapsed() >= DELIVERED_AFTER) {
-            last = Some(seq);
-        }
-        self.note(last);
-    }
-
-    fn note_all_delivered(&mut self) {
-        let last = self.sent.drain(..).next_back().map(|(_, seq)| seq);
-        self.note(last);
-    }
-
-    fn note(&mut self, last: Option<u64>) {
-        let Some(seq) = last else { return };
-        (self.delivered, self.is_saved) = (seq, false);
-        // not before: a server may refuse this side's certificate after it has taken records
-        if std::mem::take(&mut self.has_failed) {
+        let Some(sent) = self.sent.take() else { return };
+        self.retry = MIN_RETRY;
+        if self.status.fails.swap(false, Ordering::Relaxed) {
             info!(address = self.config.address, "the audit log is sent to syslog again");
         }
-        self.status.delivered.store(seq, Ordering::Relaxed);
-    }
-
-    fn save(&mut self) {
-        if std::mem::replace(&mut self.is_saved, true) {
-            return;
-        }
-        self.saved_at = Some(Instant::now());
-        if let Err(error) = write_state(&self.state, self.delivered) {
+        self.status.delivered.store(sent.seq, Ordering::Relaxed);
+        if let Err(error) = self.state.write(&sent) {
             warn!(%error, "cannot note how much of the audit log was sent to syslog: the next agent sends it again");
         }
+        self.delivered = Some(sent);
+    }
+
+    /// Goes back to the last record that was delivered.
+    fn failed(&mut self, error: &io::Error) {
+        if !self.status.fails.swap(true, Ordering::Relaxed) {
+            let address = &self.config.address;
+            warn!(%error, address, "the audit log cannot be sent to syslog: its records are sent later");
+        }
+        self.retry = (self.retry * 2).min(MAX_RETRY);
+        self.sent = None;
+        self.follower.seek(self.delivered.as_ref().map(|delivered| delivered.seq + 1).or(self.first));
     }
 }
 
-/// Whoever has asked may not wait any more.
-fn answer(reply: oneshot::Sender<()>) {
-    let _ = reply.send(());
+/// Records, as they are sent.
+struct Batch {
+    messages: Vec<u8>,
+    last: Delivered,
 }
 
-/// Waits; returns at once if it is asked to close.
-fn asked_to_close(messages: &Receiver<Message>, delay: Duration) -> Option<oneshot::Sender<()>> {
-    let until = Instant::now() + delay;
+/// `None`: it is not asked to close; `Some(None)`: and nobody waits for that.
+type Closing = Option<Option<oneshot::Sender<()>>>;
+
+/// Waits for a request, or for this long. Returns whether it is one to close.
+fn next_request(requests: &Receiver<Request>, wait: Option<Duration>) -> Closing {
+    let request = match wait {
+        None => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        Some(wait) => requests.recv_timeout(wait),
+    };
+    match request {
+        Ok(Request::Close(reply)) => Some(Some(reply)),
+        Err(RecvTimeoutError::Disconnected) => Some(None),
+        Ok(Request::Send) | Err(RecvTimeoutError::Timeout) => None,
+    }
+}
+
+/// Waits for this long, whatever is to be sent. Returns whether it is asked to close.
+fn wait_to_retry(requests: &Receiver<Request>, wait: Duration) -> Closing {
+    let until = Instant::now() + wait;
     loop {
-        match messages.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(Message::Close(reply)) => return Some(reply),
-            Ok(Message::Written) => {}
-            Err(RecvTimeoutError::Timeout) => return None,
-            // nobody waits for a reply
-            Err(RecvTimeoutError::Disconnected) => return Some(oneshot::channel().0),
+        let rest = until.saturating_duration_since(Instant::now());
+        let closing = next_request(requests, Some(rest));
+        if closing.is_some() || rest.is_zero() {
+            return closing;
         }
     }
-}
-
-fn read_state(path: &Path) -> io::Result<u64> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => text.trim().parse().map_err(|_| io::Error::other(format!("{} is not a number", path.display()))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
-        Err(error) => Err(error),
-    }
-}
-
-fn write_state(path: &Path, seq: u64) -> io::Result<()> {
-    let new = path.with_extension("syslog.new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    writeln!(file, "{seq}")?;
-    std::fs::rename(new, path)
 }

@@ -91,6 +91,7 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn new(log: Log, agent: String, state: Arc<State>) -> Self {
+        state.last.store(log.last(), Ordering::Relaxed);
         Self { log, syslog: None, agent, state, dropped: 0, waiting: VecDeque::new(), warned: None, is_warned: false }
     }
 

@@ -1,0 +1,91 @@
+//! The file with the last record that was delivered, for the next agent.
+
+use std::fs::OpenOptions;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use tracing::{info, warn};
+
+use super::follower::{Follower, Line};
+
+/// Of the file, and more than is ever in it.
+const MAX_BYTES: u64 = 256;
+
+/// A record that was delivered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Delivered {
+    pub(super) seq: u64,
+    /// Its hash, which tells it from that of another log with the same number.
+    hash: String,
+}
+
+impl From<&Line> for Delivered {
+    fn from(line: &Line) -> Self {
+        Self { seq: line.seq, hash: line.hash.clone() }
+    }
+}
+
+/// The file.
+#[derive(Debug)]
+pub(super) struct StateFile(PathBuf);
+
+impl StateFile {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// The last record that was delivered of this log, whose last one has the number `last`; `None`: none is known.
+    pub(super) fn read(&self, log: &Path, last: u64) -> Option<Delivered> {
+        let read = match self.load() {
+            Ok(read) => read?,
+            Err(error) => {
+                warn!(%error, "cannot read how much of the audit log was sent to syslog: sending all that there is");
+                return None;
+            }
+        };
+        // one that was rotated out since cannot be compared
+        let is_of_log = read.seq <= last
+            && Follower::new(log.to_owned(), Some(read.seq)).read().is_ok_and(|batch| {
+                batch.lines.first().is_none_or(|line| line.seq != read.seq || line.hash == read.hash)
+            });
+        if !is_of_log {
+            info!("the audit log is another one than that which was sent to syslog: sending all that there is");
+        }
+        is_of_log.then_some(read)
+    }
+
+    fn load(&self) -> io::Result<Option<Delivered>> {
+        let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).map_err(io::Error::other)?;
+        let file = match OpenOptions::new().read(true).custom_flags(flags).open(&self.0) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut text = String::new();
+        file.take(MAX_BYTES).read_to_string(&mut text)?;
+        let delivered = text.split_once(' ').and_then(|(seq, hash)| {
+            Some(Delivered { seq: seq.parse().ok().filter(|seq| *seq < u64::MAX)?, hash: hash.trim_end().to_owned() })
+        });
+        delivered.map(Some).ok_or_else(|| io::Error::other(format!("{} is damaged", self.0.display())))
+    }
+
+    /// Replaces it.
+    ///
+    /// # Errors
+    /// It is as it was.
+    pub(super) fn write(&self, delivered: &Delivered) -> io::Result<()> {
+        let mut new = self.0.clone().into_os_string();
+        new.push(".new");
+        // not what someone else may have put there
+        match std::fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        writeln!(file, "{} {}", delivered.seq, delivered.hash)?;
+        file.sync_data()?;
+        std::fs::rename(new, &self.0)
+    }
+}
