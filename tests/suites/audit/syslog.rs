@@ -5,9 +5,12 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::Stdio;
 
+use rustix::fs::{CWD, FileType, Mode};
+use rustix::process::Signal;
 use telexec_executor::Command;
 use telexec_tests::{Agent, Ca, Leaf, Pair, run, until};
 use tempfile::TempDir;
+use tokio::io::AsyncReadExt;
 use tokio::process::Child;
 
 use super::{Audit, records, verify};
@@ -224,4 +227,91 @@ async fn a_wrong_setting_is_refused() {
     let refused =
         Agent::builder().config("[audit.syslog]\naddress = \"tcp://localhost:601\"").try_start().err().unwrap();
     assert!(refused.log.contains("audit.syslog: requires audit.file"), "{}", refused.log);
+}
+
+/// As a proxy that closes what is idle, and a server that closes at the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_closed_early_is_made_up_for() {
+    let audit = Audit::new();
+    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut read = [0; 65536];
+                let idle = std::time::Duration::from_millis(200);
+                while matches!(tokio::time::timeout(idle, stream.read(&mut read)).await, Ok(Ok(1..))) {}
+            });
+        }
+    });
+    let agent = audit.agent(&format!("[audit.syslog]\naddress = \"tcp://127.0.0.1:{port}\"")).start();
+    let state = audit.file().with_file_name("audit.log.syslog");
+    for _ in 0..3 {
+        run_some(&agent, 3).await;
+        until("all is delivered", async || {
+            let last = audit.records().last().unwrap()["seq"].to_string();
+            std::fs::read_to_string(&state).is_ok_and(|text| text.starts_with(&format!("{last} ")))
+        })
+        .await;
+    }
+    server.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_written_while_the_log_is_moved_away_arrives() {
+    let (mut server, audit) = (Server::new(None), Audit::new());
+    server.start().await;
+    let agent = audit.agent(&server.config()).start();
+    run_some(&agent, 2).await;
+    let moved = audit.file().with_file_name("moved");
+    std::fs::rename(audit.file(), &moved).unwrap();
+    run_some(&agent, 3).await;
+    agent.signal(Signal::HUP);
+    until("there is a new file", async || audit.file().exists()).await;
+    run_some(&agent, 2).await;
+    until("all arrive", async || {
+        let text = [&moved, &audit.file()].map(|path| std::fs::read_to_string(path).unwrap()).concat();
+        server.lines() == text.lines().collect::<Vec<_>>()
+    })
+    .await;
+    assert!(!agent.log().contains("were removed"), "{}", agent.log());
+}
+
+/// Those that were there, and those of another log with the same numbers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_that_is_not_of_this_log_hides_nothing() {
+    let (mut server, audit) = (Server::new(None), Audit::new());
+    server.start().await;
+    let state = audit.file().with_file_name("audit.log.syslog");
+    let victim = audit.file().with_file_name("victim");
+    let mut agent = audit.agent(&server.config()).start();
+    run_some(&agent, 3).await;
+    agent.terminate().await;
+    assert!(std::fs::read_to_string(&state).unwrap().starts_with("8 "));
+    // each time another log
+    for damage in ["another", "text", "symlink", "fifo"] {
+        std::fs::remove_file(audit.file()).unwrap();
+        std::fs::write(&victim, "precious").unwrap();
+        if damage != "another" {
+            std::fs::remove_file(&state).unwrap();
+        }
+        match damage {
+            "text" => std::fs::write(&state, "999999999999 x\n".repeat(1000)).unwrap(),
+            "symlink" => {
+                std::os::unix::fs::symlink(&victim, &state).unwrap();
+                std::os::unix::fs::symlink(&victim, state.with_file_name("audit.log.syslog.new")).unwrap();
+            }
+            "fifo" => rustix::fs::mknodat(CWD, &state, FileType::Fifo, Mode::RWXU, 0).unwrap(),
+            _ => {}
+        }
+        std::fs::remove_file(server.received()).unwrap();
+        server.kill().await;
+        server.start().await;
+        let mut agent = audit.agent(&server.config()).start();
+        run_some(&agent, 3).await;
+        server.has_all_of(&audit).await;
+        agent.terminate().await;
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious", "{damage}");
+    }
 }

@@ -175,6 +175,7 @@ async fn a_program_that_would_not_serve_is_refused_before() {
     for (setting, reason) in [
         ("max_connections = 0", "max_connections"),
         ("command_users = [\"0\"]", "command_users has changed"),
+        ("no_new_privileges = true", "no_new_privileges has changed"),
         ("keeper = \"x\"", "keeper"),
         (&*format!("metrics_listen = \"tcp://{address}\""), "in use"),
     ] {

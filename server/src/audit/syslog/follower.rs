@@ -184,7 +184,14 @@ enum Read {
 /// The next whole lines, as many as are read at once, from this number on. What is no record is left out.
 fn read_lines(open: &mut Open, next: u64, buffer: &mut Vec<u8>) -> io::Result<Read> {
     buffer.resize(MAX_READ, 0);
-    let length = open.file.read_at(buffer, open.offset)?;
+    let length = match open.file.read_at(buffer, open.offset)? {
+        // someone has emptied it
+        0 if open.file.metadata()?.len() < open.offset => {
+            open.offset = 0;
+            open.file.read_at(buffer, 0)?
+        }
+        length => length,
+    };
     let read = buffer.get(..length).unwrap_or_default();
     let whole = match read.iter().rposition(|byte| *byte == b'\n') {
         Some(newline) => newline + 1,
@@ -298,6 +305,18 @@ mod tests {
         // as if it was listed before
         follower.open = Some(Open { file: File::open(&path).unwrap(), offset: 0, is_rotated: false });
         assert_eq!(all(&mut follower), (vec![1, 2, 3, 4, 5], 0));
+    }
+
+    #[test]
+    fn a_file_that_was_emptied_is_read_from_its_beginning() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.log");
+        append(&path, 1..4);
+        let mut follower = Follower::new(path.clone(), None);
+        assert_eq!(all(&mut follower).0, [1, 2, 3]);
+        File::create(&path).unwrap();
+        append(&path, 4..5);
+        assert_eq!(all(&mut follower), (vec![4], 0));
     }
 
     #[test]

@@ -31,8 +31,10 @@ use crate::hostname::hostname;
 /// Between attempts to connect.
 const MIN_RETRY: Duration = Duration::from_secs(1);
 const MAX_RETRY: Duration = Duration::from_secs(10);
-/// From the first record that is sent over a connection to its end.
-const CONNECTION_TIME: Duration = Duration::from_secs(20);
+/// From the first record that is sent over a connection to its end. After a failure it is zero, and doubles with each success:
+/// what is between may close connections early.
+const MIN_CONNECTION_TIME: Duration = Duration::from_secs(1);
+const MAX_CONNECTION_TIME: Duration = Duration::from_secs(20);
 
 /// What the thread is asked for.
 enum Request {
@@ -91,6 +93,7 @@ impl Syslog {
             delivered,
             first: None,
             sent: None,
+            connection_time: MAX_CONNECTION_TIME,
             retry: MIN_RETRY,
             status: Arc::clone(&status),
             is_asked: Arc::clone(&is_asked),
@@ -135,6 +138,7 @@ struct SyslogSender {
     first: Option<u64>,
     /// The last record that was sent over the connection.
     sent: Option<Delivered>,
+    connection_time: Duration,
     /// Until the next attempt to connect, after one that fails.
     retry: Duration,
     status: Arc<Status>,
@@ -151,8 +155,10 @@ impl SyslogSender {
             }
             if closing.is_none() {
                 closing = match sent {
+                    // there may be more
+                    Ok(true) => None,
                     // until there is something new
-                    Ok(()) => next_request(requests, None),
+                    Ok(false) => next_request(requests, None),
                     Err(_) => wait_to_retry(requests, self.retry),
                 };
             }
@@ -165,14 +171,15 @@ impl SyslogSender {
         }
     }
 
-    /// Sends the records that there are, and for some time those that come, over one connection. Without any it does not connect.
+    /// Sends the records that there are, and for some time those that come, over one connection. Returns
+    /// whether there were any: without, it does not connect.
     ///
     /// # Errors
     /// What was sent is not known to have been delivered.
-    fn send_all(&mut self, requests: &Receiver<Request>, closing: &mut Closing) -> io::Result<()> {
-        let Some(mut batch) = self.next_batch()? else { return Ok(()) };
+    fn send_all(&mut self, requests: &Receiver<Request>, closing: &mut Closing) -> io::Result<bool> {
+        let Some(mut batch) = self.next_batch()? else { return Ok(false) };
         let mut connection = Connection::open(&self.config)?;
-        let until = Instant::now() + CONNECTION_TIME;
+        let until = Instant::now() + self.connection_time;
         loop {
             connection.check()?;
             connection.send(&batch.messages)?;
@@ -182,9 +189,11 @@ impl SyslogSender {
                 None => break,
             }
         }
+        // what was closed before has not read all of it
+        connection.check()?;
         connection.close()?;
         self.note_delivered();
-        Ok(())
+        Ok(true)
     }
 
     /// The next records; `None`: there are none until then, or none any more.
@@ -229,6 +238,7 @@ impl SyslogSender {
     fn note_delivered(&mut self) {
         let Some(sent) = self.sent.take() else { return };
         self.retry = MIN_RETRY;
+        self.connection_time = (self.connection_time * 2).clamp(MIN_CONNECTION_TIME, MAX_CONNECTION_TIME);
         if self.status.fails.swap(false, Ordering::Relaxed) {
             info!(address = self.config.address, "the audit log is sent to syslog again");
         }
@@ -246,6 +256,7 @@ impl SyslogSender {
             warn!(%error, address, "the audit log cannot be sent to syslog: its records are sent later");
         }
         self.retry = (self.retry * 2).min(MAX_RETRY);
+        self.connection_time = Duration::ZERO;
         self.sent = None;
         self.follower.seek(self.delivered.as_ref().map(|delivered| delivered.seq + 1).or(self.first));
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use telexec_engine::{handover_formats, look_up_users};
 use telexec_executor::text::error_chain;
 use telexec_keeper::users::write;
-use telexec_keeper::{AGENT_USER, USERS};
+use telexec_keeper::{AGENT_USER, NO_NEW_PRIVILEGES, USERS};
 
 use super::UpgradeError;
 use crate::address::ListenAddress;
@@ -141,6 +141,9 @@ fn check_settings(keeper: u32, config: &Config) -> Result<(), UpgradeError> {
     }
     if has(USERS) != config.command_users.as_deref().map(wanted).transpose()? {
         return Err(UpgradeError::Changed("command_users"));
+    }
+    if line.iter().any(|argument| **argument == *NO_NEW_PRIVILEGES.as_bytes()) != config.no_new_privileges {
+        return Err(UpgradeError::Changed("no_new_privileges"));
     }
     Ok(())
 }
