@@ -40,7 +40,7 @@ const RESOURCE_DELAY: Duration = Duration::from_secs(1);
 /// For an agent to end that has closed the channel.
 const DEAF_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What commands may be at most, whatever the agent asks for.
+/// Limits on what the agent may ask for.
 #[derive(Debug, Default)]
 pub struct Ceiling {
     /// As whom they run; `None`: as anyone.
@@ -49,7 +49,7 @@ pub struct Ceiling {
     pub no_new_privileges: bool,
 }
 
-/// Starts the agent with this command line, and does what it asks for, below this ceiling, until it has
+/// Starts the agent with this command line, and does what it asks for, within these limits, until it has
 /// ended and is not to be started again.
 /// `agent_user`: as whom it runs (`None`: as this process). `state`: the descriptor with what the program before this one has
 /// left. Returns the code to exit with. Takes over the process's signals: for a process that does nothing else.

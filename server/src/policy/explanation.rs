@@ -17,12 +17,12 @@ use super::{Decision, Detail, FileUse, Policy, Subject};
 const MAX_CONDITIONS: usize = 16;
 const MAX_VARIABLES: usize = 8;
 
-/// A call that is denied.
-pub(super) struct Denied<'a> {
+/// A call, or one command of its text, as Cedar is asked about it.
+pub(super) struct Question<'a> {
     pub(super) identity: &'a str,
     pub(super) action: &'static str,
     pub(super) subject: &'a Subject<'a>,
-    /// The one of its commands that is denied, where they are decided one by one.
+    /// The command, where those of a text are decided one by one.
     pub(super) command: Option<&'a SimpleCommand>,
     pub(super) request: &'a Request,
     pub(super) entities: &'a Entities,
@@ -38,7 +38,7 @@ struct Candidate<'a> {
 
 impl Policy {
     /// No rule permits it.
-    pub(super) fn unpermitted(&self, denied: &Denied<'_>, detail: Detail) -> Decision {
+    pub(super) fn unpermitted(&self, denied: &Question<'_>, detail: Detail) -> Decision {
         let (call, who) = (self.describe(denied), self.who(denied.identity));
         let reason = format!("no rule of the policy permits {call} for {who}");
         if detail == Detail::Verdict {
@@ -62,7 +62,7 @@ impl Policy {
     }
 
     /// These rules forbid it.
-    pub(super) fn forbidden(&self, denied: &Denied<'_>, mut rules: Vec<&Rule>, detail: Detail) -> Decision {
+    pub(super) fn forbidden(&self, denied: &Question<'_>, mut rules: Vec<&Rule>, detail: Detail) -> Decision {
         rules.sort_unstable_by(|one, other| one.name.cmp(&other.name));
         let names: Vec<_> = rules.iter().map(|rule| rule.name.clone()).collect();
         let explained = rules.iter().filter(|_| detail == Detail::Explained);
@@ -76,7 +76,7 @@ impl Policy {
         }
     }
 
-    fn describe(&self, denied: &Denied<'_>) -> String {
+    fn describe(&self, denied: &Question<'_>) -> String {
         match denied.subject {
             Subject::Identity(identity) => format!("{} {identity} on {}", denied.action, self.agent.hostname),
             _ => format!("{} on {}", denied.action, self.agent.hostname),
@@ -93,7 +93,7 @@ impl Policy {
     }
 }
 
-impl Denied<'_> {
+impl Question<'_> {
     /// Of a named command not what its definition decides: who may not run it learns nothing of that.
     fn holds(&self, condition: &Condition) -> bool {
         condition.holds(self.request, self.entities) && !condition.looks_at(|attribute| self.is_hidden(attribute))

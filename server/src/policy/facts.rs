@@ -210,7 +210,7 @@ const MAX_QUICK_BYTES: usize = 16 * 1024;
 /// Of each text, beside its bytes.
 const TEXT_BYTES: usize = 64;
 /// With more texts the attribute is missing: no rule needs them, and each costs time.
-const MAX_TEXTS: usize = 4096;
+pub(super) const MAX_TEXTS: usize = 4096;
 
 pub(super) fn texts(mut texts: impl Iterator<Item = String>) -> Option<Value> {
     let some = texts.by_ref().take(MAX_TEXTS).map(Value::new_string).collect::<Vec<_>>();

@@ -35,7 +35,7 @@ use self::check::{misread_commands, named_roles, permits_nothing, unknown_comman
 pub(crate) use self::decision::{Decision, Detail};
 use self::entity_cache::EntityCache;
 pub(crate) use self::environment::is_harmless;
-use self::explanation::Denied;
+use self::explanation::Question;
 pub(crate) use self::facts::{Facts, is_plain};
 pub use self::fault::PolicyError;
 use self::fault::Source;
@@ -295,7 +295,7 @@ impl Policy {
             Ok((request, entities)) => {
                 let (identity, subject) = (call.caller.identity.as_str(), call.subject);
                 let action = action_name(call.rpc, subject);
-                let call = Denied { identity, action, subject, command, request: &request, entities: &entities };
+                let call = Question { identity, action, subject, command, request: &request, entities: &entities };
                 self.permitting_rules(&call, detail)
             }
             // such as two entities with one name: deny
@@ -399,7 +399,7 @@ impl Policy {
     ///
     /// # Errors
     /// It is denied.
-    fn permitting_rules(&self, call: &Denied<'_>, detail: Detail) -> Result<Vec<&Rule>, Box<Decision>> {
+    fn permitting_rules(&self, call: &Question<'_>, detail: Detail) -> Result<Vec<&Rule>, Box<Decision>> {
         let response = self.authorizer.is_authorized(call.request, &self.set, call.entities);
         let rule = |id: &PolicyId| self.rules.get(id);
         let failed = response.diagnostics().errors().filter_map(|error| match error {

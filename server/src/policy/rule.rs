@@ -9,7 +9,7 @@ use telexec_executor::parse_size;
 use super::Subject;
 use super::condition::{self, Condition};
 use super::environment::Variables;
-use super::explanation::Denied;
+use super::explanation::Question;
 use super::simple_command::REDIRECTIONS;
 
 /// The annotations of rules.
@@ -67,7 +67,7 @@ impl Rule {
         let own_commands = tree.as_ref().map(|tree| condition::own_commands(tree.body())).unwrap_or_default();
         let is_about_each_command = tree.is_none_or(|tree| condition::is_about_each_command(tree.body()));
         let defaults =
-            if is_about_each_command && effect == Effect::Permit { defaults(&conditions) } else { Vec::new() };
+            if is_about_each_command && effect == Effect::Permit { defaults(&conditions)? } else { Vec::new() };
         conditions.extend(defaults.iter().cloned());
         let mut rule = Self {
             name,
@@ -94,7 +94,7 @@ impl Rule {
     }
 
     /// Whether it permits what a command sets and opens, too.
-    pub(super) fn covers(&self, call: &Denied<'_>) -> bool {
+    pub(super) fn covers(&self, call: &Question<'_>) -> bool {
         let Subject::Command(facts) = call.subject else { return true };
         let is_its_own = || facts.named_command().is_some_and(|name| self.own_commands.iter().any(|own| own == name));
         let holds = |condition: &Condition| condition.holds(call.request, call.entities);
@@ -133,11 +133,12 @@ impl Rule {
 }
 
 /// What a rule about single commands needs that does not list the files of redirections: there are none but this one.
-fn defaults(conditions: &[Condition]) -> Vec<Condition> {
+fn defaults(conditions: &[Condition]) -> Result<Vec<Condition>, String> {
     let is_bounded = |set: &&str| conditions.iter().any(|condition| condition.bounds([REDIRECTIONS, set]));
     let sets = ["reads", "writes"].into_iter().filter(|set| !is_bounded(set));
     let text = |set| format!(r#"["/dev/null"].containsAll(context.{REDIRECTIONS}.{set})"#);
-    sets.filter_map(|set| Condition::by_default(&text(set))).collect()
+    sets.map(|set| Condition::by_default(&text(set)).ok_or_else(|| format!("cannot be limited: {}", text(set))))
+        .collect()
 }
 
 fn timeout(text: &str) -> Result<Duration, String> {

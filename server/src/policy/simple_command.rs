@@ -3,7 +3,7 @@
 use cedar_policy::RestrictedExpression as Value;
 use telexec_shell::{Access, Analysis, SimpleCommand};
 
-use super::facts::texts;
+use super::facts::{MAX_TEXTS, texts};
 
 /// The attribute of the context. A policy without this word is evaluated once for each text.
 pub(super) const EACH_COMMAND: &str = "each_command";
@@ -73,6 +73,7 @@ pub(super) fn why_missing(command: &SimpleCommand, attribute: &str) -> String {
         Some(at) if is_known || at < command.arguments.iter().take_while(|argument| argument.is_some()).count() => {
             format!("there is no {name}")
         }
+        None if is_known => format!("it has more than {MAX_TEXTS} arguments"),
         _ => format!("{name} is known only when it runs"),
     }
 }

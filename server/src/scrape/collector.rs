@@ -84,11 +84,11 @@ impl AgentCollector {
                 f64::from(u8::from(fails)),
             )?;
         }
-        if let Some(SyslogReport { fails, pending, lost }) = self.audit.syslog() {
+        if let Some(SyslogReport { failing, pending, lost }) = self.audit.syslog() {
             encoder.gauge(
                 "telexec_audit_syslog_failing",
                 "1: records of the audit log cannot be sent to syslog now",
-                f64::from(u8::from(fails)),
+                f64::from(u8::from(failing)),
             )?;
             encoder.gauge(
                 "telexec_audit_syslog_pending_records",

@@ -135,6 +135,8 @@ async fn nothing_is_missing_after_lost_connections_and_restarts() {
     server.has_all_of(&audit).await;
     for _ in 0..3 {
         run_some(&agent, 10).await;
+        // not what it has read, and not written yet
+        server.has_all_of(&audit).await;
         server.kill().await;
         run_some(&agent, 10).await;
         server.start().await;

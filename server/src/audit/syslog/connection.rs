@@ -15,7 +15,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the server to read to the end, and to close the connection in turn.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A server of syslog says nothing, but for what TLS says.
+/// For the answer of a server that had closed the connection before our last bytes arrived: that it has not read them.
+const RESET_TIME: Duration = Duration::from_secs(1);
+/// A syslog server sends nothing; TLS sends a little.
 const MAX_RECEIVED: usize = 64 * 1024;
 
 /// A connection. Dropping it closes it, and what was sent last may be lost.
@@ -53,7 +55,7 @@ impl Connection {
             if Instant::now() > until {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "the TLS handshake takes too long"));
             }
-            again(|| tls.complete_io(&mut self.stream))?;
+            retry_on_eintr(|| tls.complete_io(&mut self.stream))?;
         }
         self.tls = Some(tls);
         Ok(())
@@ -70,7 +72,7 @@ impl Connection {
             let taken = tls.writer().write(left)?;
             left = left.get(taken..).unwrap_or_default();
             while tls.wants_write() {
-                again(|| tls.write_tls(&mut self.stream))?;
+                retry_on_eintr(|| tls.write_tls(&mut self.stream))?;
             }
         }
         Ok(())
@@ -94,9 +96,9 @@ impl Connection {
         let mut dropped = [0; 4096];
         loop {
             let read = match &mut self.tls {
-                None => again(|| self.stream.read(&mut dropped))?,
+                None => retry_on_eintr(|| self.stream.read(&mut dropped))?,
                 Some(tls) => {
-                    let read = again(|| tls.read_tls(&mut self.stream))?;
+                    let read = retry_on_eintr(|| tls.read_tls(&mut self.stream))?;
                     let state = tls.process_new_packets().map_err(io::Error::other)?;
                     if state.peer_has_closed() {
                         return Ok(());
@@ -110,12 +112,12 @@ impl Connection {
             }
             self.received += read;
             if self.received > MAX_RECEIVED {
-                return Err(io::Error::other("the server sends data: it is no server of syslog"));
+                return Err(io::Error::other("the server sends data: it is not a syslog server"));
             }
         }
     }
 
-    /// Closes it, after all was sent. Returns once the server has closed it too: it has read everything then.
+    /// Closes it, after all was sent. Returns once the server has closed it too, and has refused none of it.
     ///
     /// # Errors
     /// It may have not.
@@ -123,23 +125,26 @@ impl Connection {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
             while tls.wants_write() {
-                again(|| tls.write_tls(&mut self.stream))?;
+                retry_on_eintr(|| tls.write_tls(&mut self.stream))?;
             }
         }
         self.stream.shutdown(Shutdown::Write)?;
         self.stream.set_read_timeout(Some(CLOSE_TIMEOUT))?;
-        self.receive().map_err(|error| match error.kind() {
+        let closed = self.receive().map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => io::Error::new(
                 io::ErrorKind::TimedOut,
                 "the server does not read to the end, or does not close the connection",
             ),
             _ => error,
-        })
+        });
+        closed?;
+        std::thread::sleep(RESET_TIME);
+        self.stream.take_error()?.map_or(Ok(()), Err)
     }
 }
 
 /// Calls it again after a signal.
-fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+fn retry_on_eintr<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -1,9 +1,8 @@
 //! Sends the records of the audit log to a syslog server, while it is written.
 //!
 //! One thread follows the files. Syslog has no acknowledgements, so a connection is closed some time after something was sent
-//! over it, and its records count as delivered once the server has closed it in turn: it has read all of them then. If it has not,
-//! they are sent again over the next connection: records arrive at least once, in order, and their numbers show which are the
-//! same. The last one that was delivered is in a file beside the log, for the next agent.
+//! over it, and its records count as delivered once the server has closed it in turn, after it has read them. If it has not, they
+//! are sent again over the next connection, in order; `seq` shows duplicates. What a server loses later is not sent again. The last one that was delivered is in a file beside the log, for the next agent.
 
 mod config;
 mod connection;
@@ -31,8 +30,8 @@ use crate::hostname::hostname;
 /// Between attempts to connect.
 const MIN_RETRY: Duration = Duration::from_secs(1);
 const MAX_RETRY: Duration = Duration::from_secs(10);
-/// From the first record that is sent over a connection to its end. After a failure it is zero, and doubles with each success:
-/// what is between may close connections early.
+/// From the first record that is sent over a connection to its end. After a failure it is closed at once, then after one second,
+/// two, and so on: a proxy may close connections that are idle.
 const MIN_CONNECTION_TIME: Duration = Duration::from_secs(1);
 const MAX_CONNECTION_TIME: Duration = Duration::from_secs(20);
 
@@ -48,7 +47,7 @@ enum Request {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SyslogReport {
     /// Records cannot be sent now.
-    pub(crate) fails: bool,
+    pub(crate) failing: bool,
     /// Records that are not known to have been delivered.
     pub(crate) pending: u64,
     /// Records that were removed with their file before they were sent.
@@ -58,7 +57,7 @@ pub(crate) struct SyslogReport {
 /// The same, as the thread keeps it.
 #[derive(Debug, Default)]
 struct Status {
-    fails: AtomicBool,
+    failing: AtomicBool,
     /// The number of the last record that was delivered.
     delivered: AtomicU64,
     lost: AtomicU64,
@@ -112,7 +111,7 @@ impl Syslog {
     /// How it goes, for a log whose last record has the number `last`.
     pub(super) fn report(&self, last: u64) -> SyslogReport {
         SyslogReport {
-            fails: self.status.fails.load(Ordering::Relaxed),
+            failing: self.status.failing.load(Ordering::Relaxed),
             pending: last.saturating_sub(self.status.delivered.load(Ordering::Relaxed)),
             lost: self.status.lost.load(Ordering::Relaxed),
         }
@@ -134,7 +133,7 @@ struct SyslogSender {
     follower: Follower,
     /// The last record that was delivered; `None`: none is known.
     delivered: Option<Delivered>,
-    /// The first record that there was when nothing was delivered.
+    /// Where to start again while nothing has been delivered.
     first: Option<u64>,
     /// The last record that was sent over the connection.
     sent: Option<Delivered>,
@@ -189,7 +188,7 @@ impl SyslogSender {
                 None => break,
             }
         }
-        // what was closed before has not read all of it
+        // a server that has already closed it did not read everything
         connection.check()?;
         connection.close()?;
         self.note_delivered();
@@ -202,7 +201,7 @@ impl SyslogSender {
         until: Instant,
         requests: &Receiver<Request>,
         closing: &mut Closing,
-    ) -> io::Result<Option<Batch>> {
+    ) -> io::Result<Option<Outgoing>> {
         loop {
             let rest = until.saturating_duration_since(Instant::now());
             if rest.is_zero() {
@@ -217,7 +216,7 @@ impl SyslogSender {
     }
 
     /// The next records; `None`: there are none now.
-    fn next_batch(&mut self) -> io::Result<Option<Batch>> {
+    fn next_batch(&mut self) -> io::Result<Option<Outgoing>> {
         self.is_asked.store(false, Ordering::Release);
         let read = self.follower.read()?;
         if read.lost > 0 {
@@ -232,14 +231,14 @@ impl SyslogSender {
         self.first = self.first.or(read.lines.first().map(|line| line.seq));
         let mut messages = Vec::new();
         read.lines.iter().for_each(|line| message::append(&mut messages, &self.host, line));
-        Ok(Some(Batch { messages, last }))
+        Ok(Some(Outgoing { messages, last }))
     }
 
     fn note_delivered(&mut self) {
         let Some(sent) = self.sent.take() else { return };
         self.retry = MIN_RETRY;
         self.connection_time = (self.connection_time * 2).clamp(MIN_CONNECTION_TIME, MAX_CONNECTION_TIME);
-        if self.status.fails.swap(false, Ordering::Relaxed) {
+        if self.status.failing.swap(false, Ordering::Relaxed) {
             info!(address = self.config.address, "the audit log is sent to syslog again");
         }
         self.status.delivered.store(sent.seq, Ordering::Relaxed);
@@ -251,7 +250,7 @@ impl SyslogSender {
 
     /// Goes back to the last record that was delivered.
     fn failed(&mut self, error: &io::Error) {
-        if !self.status.fails.swap(true, Ordering::Relaxed) {
+        if !self.status.failing.swap(true, Ordering::Relaxed) {
             let address = &self.config.address;
             warn!(%error, address, "the audit log cannot be sent to syslog: its records are sent later");
         }
@@ -263,7 +262,7 @@ impl SyslogSender {
 }
 
 /// Records, as they are sent.
-struct Batch {
+struct Outgoing {
     messages: Vec<u8>,
     last: Delivered,
 }

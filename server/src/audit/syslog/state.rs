@@ -46,10 +46,15 @@ impl StateFile {
             }
         };
         // one that was rotated out since cannot be compared
-        let is_of_log = read.seq <= last
-            && Follower::new(log.to_owned(), Some(read.seq)).read().is_ok_and(|batch| {
-                batch.lines.first().is_none_or(|line| line.seq != read.seq || line.hash == read.hash)
-            });
+        let there = Follower::new(log.to_owned(), Some(read.seq)).read();
+        let is_same = |line: &Line| line.seq != read.seq || line.hash == read.hash;
+        let is_of_log = match &there {
+            Ok(batch) => read.seq <= last && batch.lines.first().is_none_or(is_same),
+            Err(error) => {
+                warn!(%error, "cannot read the audit log to compare it with what was sent to syslog");
+                true
+            }
+        };
         if !is_of_log {
             info!("the audit log is another one than that which was sent to syslog: sending all that there is");
         }
