@@ -15,8 +15,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the server to read to the end, and to close the connection in turn.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// For the answer of a server that had closed the connection before our last bytes arrived: that it has not read them.
-const RESET_TIME: Duration = Duration::from_secs(1);
+/// Of what comes after the end of TLS.
+const MAX_LAST_READS: usize = 16;
 /// A syslog server sends nothing; TLS sends a little.
 const MAX_RECEIVED: usize = 64 * 1024;
 
@@ -138,7 +138,17 @@ impl Connection {
             _ => error,
         });
         closed?;
-        std::thread::sleep(RESET_TIME);
+        // what comes after the end of TLS, until that of the connection
+        for _ in 0..MAX_LAST_READS {
+            if retry_on_eintr(|| self.stream.read(&mut [0; 4096]))? == 0 {
+                break;
+            }
+        }
+        // A server that closes in answer to this side's end has acknowledged that, so the connection is gone: see getpeername(2). One
+        // that did so before says nothing about what was sent last.
+        if self.stream.peer_addr().is_ok() {
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the server has closed the connection"));
+        }
         self.stream.take_error()?.map_or(Ok(()), Err)
     }
 }

@@ -1,10 +1,12 @@
 //! Reads the records of a log one after another while it is written and rotated.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use serde::Deserialize;
 
 use crate::audit::chain::MAX_LINE;
@@ -50,6 +52,8 @@ pub(super) struct Follower {
     missing_to: u64,
     /// The files were listed again after this record was not found.
     listed_for: Option<u64>,
+    /// How much is read at once, in bytes; more only for a longer line.
+    limit: usize,
     buffer: Vec<u8>,
 }
 
@@ -57,19 +61,26 @@ struct Open {
     file: File,
     /// Where the next line begins.
     offset: u64,
-    /// It was not the current file when it was opened.
-    is_rotated: bool,
+    /// The number of its first line by its name, if it was not the current file when it was opened.
+    first: Option<u64>,
+    /// Nothing is added to it any more.
+    is_closed: bool,
 }
 
 impl Follower {
     /// From the record with this number on, or the first one that there is.
     pub(super) fn new(path: PathBuf, next: Option<u64>) -> Self {
-        Self { path, next, open: None, missing_to: 0, listed_for: None, buffer: Vec::new() }
+        Self { path, next, open: None, missing_to: 0, listed_for: None, limit: MAX_READ, buffer: Vec::new() }
     }
 
     /// Goes to the record with this number.
     pub(super) fn seek(&mut self, next: Option<u64>) {
         (self.next, self.open, self.listed_for) = (next, None, None);
+    }
+
+    /// Reads at most so many bytes at once, from now on; more only for a longer line.
+    pub(super) fn set_limit(&mut self, bytes: usize) {
+        self.limit = bytes.clamp(1, MAX_READ);
     }
 
     /// The next records; none: there are none yet.
@@ -84,8 +95,8 @@ impl Follower {
             let next = self.next.unwrap_or(0);
             let Some(open) = &mut self.open else { return Ok(Batch::default()) };
             // before it is read: what was written until then is read
-            let is_finished = open.is_rotated || !is_at(&self.path, &open.file)?;
-            let lines = match read_lines(open, next, &mut self.buffer)? {
+            let is_finished = open.is_closed || !is_at(&self.path, &open.file)?;
+            let lines = match read_lines(open, next, self.limit, &mut self.buffer)? {
                 Read::Lines(lines) => lines,
                 Read::Old => continue,
                 Read::Nothing if !is_finished || !self.go_on()? => return Ok(Batch::default()),
@@ -105,14 +116,14 @@ impl Follower {
     fn go_on(&mut self) -> io::Result<bool> {
         let Some(after) = self.after()? else { return Ok(false) };
         // until then the writer may still write to the old one, if it was not the one that moved it
-        if !after.is_rotated && after.file.metadata()?.len() == 0 {
+        if after.first.is_none() && after.file.metadata()?.len() == 0 {
             return Ok(false);
         }
         if let Some(open) = &mut self.open
-            && !open.is_rotated
+            && !open.is_closed
         {
             // what was written meanwhile, once
-            open.is_rotated = true;
+            open.is_closed = true;
             return Ok(true);
         }
         self.open = Some(after);
@@ -144,20 +155,28 @@ impl Follower {
         self.open_first(rotated.into_iter().skip(at))
     }
 
-    /// The file after one that was read to its end.
+    /// The file after one that was read to its end, whatever was in that.
     fn after(&self) -> io::Result<Option<Open>> {
         let rotated = files::rotated(&self.path)?;
         let next = self.next.unwrap_or(0);
-        self.open_first(rotated.into_iter().filter(|(first, _)| *first >= next))
+        let read = self.open.as_ref().and_then(|open| open.first);
+        let is_after = |first: u64| first >= next && read.is_none_or(|read| first > read);
+        self.open_first(rotated.into_iter().filter(|(first, _)| is_after(*first)))
     }
 
     /// The first of these that is still there, or the current one.
     fn open_first(&self, rotated: impl Iterator<Item = (u64, PathBuf)>) -> io::Result<Option<Open>> {
-        let rotated = rotated.map(|(_, path)| (path, true));
-        for (path, is_rotated) in rotated.chain([(self.path.clone(), false)]) {
-            match File::open(path) {
-                Ok(file) => return Ok(Some(Open { file, offset: 0, is_rotated })),
+        let rotated = rotated.map(|(first, path)| (path, Some(first)));
+        // not what someone else may have put there, such as a pipe
+        let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).map_err(io::Error::other)?;
+        for (path, first) in rotated.chain([(self.path.clone(), None)]) {
+            match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+                Ok(file) if file.metadata()?.is_file() => {
+                    return Ok(Some(Open { file, offset: 0, first, is_closed: first.is_some() }));
+                }
+                Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -182,8 +201,8 @@ enum Read {
 }
 
 /// The next whole lines, as many as are read at once, from this number on. What is no record is left out.
-fn read_lines(open: &mut Open, next: u64, buffer: &mut Vec<u8>) -> io::Result<Read> {
-    buffer.resize(MAX_READ, 0);
+fn read_lines(open: &mut Open, next: u64, limit: usize, buffer: &mut Vec<u8>) -> io::Result<Read> {
+    buffer.resize(limit, 0);
     let length = match open.file.read_at(buffer, open.offset)? {
         // someone has emptied it
         0 if open.file.metadata()?.len() < open.offset => {
@@ -193,12 +212,11 @@ fn read_lines(open: &mut Open, next: u64, buffer: &mut Vec<u8>) -> io::Result<Re
         length => length,
     };
     let read = buffer.get(..length).unwrap_or_default();
-    let whole = match read.iter().rposition(|byte| *byte == b'\n') {
-        Some(newline) => newline + 1,
-        // no record is so long
-        None if length == MAX_READ => length,
-        None => return Ok(Read::Nothing),
-    };
+    let last = read.iter().rposition(|byte| *byte == b'\n');
+    // of a line that is longer, that alone
+    let longer = if last.is_none() && length == limit { first_line(open, buffer)? } else { None };
+    let Some(newline) = last.or(longer) else { return Ok(Read::Nothing) };
+    let (whole, read) = (newline + 1, buffer.as_slice());
     open.offset += whole as u64;
     let lines = read.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n');
     let lines = lines.filter(|line| number(line).is_none_or(|seq| seq >= next));
@@ -208,6 +226,15 @@ fn read_lines(open: &mut Open, next: u64, buffer: &mut Vec<u8>) -> io::Result<Re
     };
     let lines: Vec<_> = lines.filter_map(record).filter(|line| line.seq >= next).collect();
     Ok(if lines.is_empty() { Read::Old } else { Read::Lines(lines) })
+}
+
+/// Reads so much that a record is in it; where its line ends.
+fn first_line(open: &Open, buffer: &mut Vec<u8>) -> io::Result<Option<usize>> {
+    buffer.resize(MAX_READ, 0);
+    let length = open.file.read_at(buffer, open.offset)?;
+    let newline = buffer.iter().take(length).position(|byte| *byte == b'\n');
+    // no record is so long
+    Ok(newline.or((length == MAX_READ).then_some(MAX_READ - 1)))
 }
 
 /// The number of a record, by how its line begins; `None`: it begins otherwise.
@@ -303,8 +330,40 @@ mod tests {
         std::fs::rename(&path, files::rotated_name(&path, 1)).unwrap();
         append(&path, 4..6);
         // as if it was listed before
-        follower.open = Some(Open { file: File::open(&path).unwrap(), offset: 0, is_rotated: false });
+        follower.open = Some(Open { file: File::open(&path).unwrap(), offset: 0, first: None, is_closed: false });
         assert_eq!(all(&mut follower), (vec![1, 2, 3, 4, 5], 0));
+    }
+
+    #[test]
+    fn files_without_records_are_passed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.log");
+        append(&path, 1..4);
+        for (first, next) in [(1, 4), (4, 7), (7, 10)] {
+            std::fs::rename(&path, files::rotated_name(&path, first)).unwrap();
+            append(&path, next..next + 3);
+        }
+        // emptied, of zeros, with older records, a pipe, a directory
+        File::create(files::rotated_name(&path, 1)).unwrap();
+        std::fs::write(files::rotated_name(&path, 4), [0; 100]).unwrap();
+        append(&files::rotated_name(&path, 999), 1..2);
+        let mode = rustix::fs::Mode::RWXU;
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, files::rotated_name(&path, 2), fifo, mode, 0).unwrap();
+        std::fs::create_dir(files::rotated_name(&path, 3)).unwrap();
+        for limit in [1, MAX_READ] {
+            let mut follower = Follower::new(path.clone(), Some(1));
+            follower.set_limit(limit);
+            assert_eq!(all(&mut follower), (vec![7, 8, 9, 10, 11, 12], 6));
+            append(&path, 13..14);
+            std::fs::rename(&path, files::rotated_name(&path, 10)).unwrap();
+            append(&path, 14..15);
+            assert_eq!(all(&mut follower).0, [13, 14]);
+            append(&files::rotated_name(&path, 10), 14..15);
+            std::fs::rename(files::rotated_name(&path, 10), &path).unwrap();
+            std::fs::write(&path, "").unwrap();
+            append(&path, 10..13);
+        }
     }
 
     #[test]

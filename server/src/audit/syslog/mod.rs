@@ -35,6 +35,9 @@ const MAX_RETRY: Duration = Duration::from_secs(10);
 const MIN_CONNECTION_TIME: Duration = Duration::from_secs(1);
 const MAX_CONNECTION_TIME: Duration = Duration::from_secs(20);
 
+/// Of records that are sent at once after a failure: a slow server has to read them before it is given up.
+const MIN_BATCH_BYTES: usize = 64 * 1024;
+
 /// What the thread is asked for.
 enum Request {
     /// Send the new records.
@@ -92,8 +95,9 @@ impl Syslog {
             delivered,
             first: None,
             sent: None,
-            connection_time: MAX_CONNECTION_TIME,
+            connection_time: MIN_CONNECTION_TIME,
             retry: MIN_RETRY,
+            last_error: String::new(),
             status: Arc::clone(&status),
             is_asked: Arc::clone(&is_asked),
         };
@@ -140,6 +144,8 @@ struct SyslogSender {
     connection_time: Duration,
     /// Until the next attempt to connect, after one that fails.
     retry: Duration,
+    /// Of the last attempt, which is logged once.
+    last_error: String,
     status: Arc<Status>,
     is_asked: Arc<AtomicBool>,
 }
@@ -224,7 +230,7 @@ impl SyslogSender {
             let records = read.lost;
             warn!(
                 records,
-                "records of the audit log were removed before they were sent to syslog: increase audit.keep"
+                "records of the audit log were removed before they were known to be delivered to syslog: increase audit.keep"
             );
         }
         let Some(last) = read.lines.last().map(Delivered::from) else { return Ok(None) };
@@ -238,6 +244,10 @@ impl SyslogSender {
         let Some(sent) = self.sent.take() else { return };
         self.retry = MIN_RETRY;
         self.connection_time = (self.connection_time * 2).clamp(MIN_CONNECTION_TIME, MAX_CONNECTION_TIME);
+        if self.connection_time == MAX_CONNECTION_TIME {
+            self.follower.set_limit(usize::MAX);
+        }
+        self.last_error.clear();
         if self.status.failing.swap(false, Ordering::Relaxed) {
             info!(address = self.config.address, "the audit log is sent to syslog again");
         }
@@ -250,12 +260,16 @@ impl SyslogSender {
 
     /// Goes back to the last record that was delivered.
     fn failed(&mut self, error: &io::Error) {
-        if !self.status.failing.swap(true, Ordering::Relaxed) {
+        self.status.failing.store(true, Ordering::Relaxed);
+        let text = error.to_string();
+        if self.last_error != text {
             let address = &self.config.address;
             warn!(%error, address, "the audit log cannot be sent to syslog: its records are sent later");
+            self.last_error = text;
         }
         self.retry = (self.retry * 2).min(MAX_RETRY);
         self.connection_time = Duration::ZERO;
+        self.follower.set_limit(MIN_BATCH_BYTES);
         self.sent = None;
         self.follower.seek(self.delivered.as_ref().map(|delivered| delivered.seq + 1).or(self.first));
     }
