@@ -15,7 +15,7 @@ use tokio::time::timeout;
 const PRELUDE: &str = r#"
 import array, os, socket, struct, sys, time
 number, version = os.environ["TELEXEC_KEEPER"].split(":")
-assert version == "3", version
+assert version == "4", version
 keeper = socket.socket(fileno=int(number))
 keeper.settimeout(20)
 lives = sys.argv[1]
@@ -90,6 +90,30 @@ fn keeper_of(mut keeper: Command, arguments: &[&str], agent: &str) -> (tokio::pr
 async fn holds(agent: &str) {
     let (output, lives) = keep(agent).await;
     assert!(output.status.success() && lives <= 1, "{lives} lives, {output:?}");
+}
+
+/// With the flag of a start, or of the keeper whatever the agent asks for.
+#[tokio::test]
+async fn privileges_cannot_be_gained_where_that_is_forbidden() {
+    let agent = r#"
+ready()
+def said(id, flags):
+    runs(id, b"/bin/sh", b"-c", b"grep NoNewPrivs: /proc/self/status", env=[b"PATH=/usr/bin:/bin"], flags=flags)
+    assert heard() == ("exited", id, 1, 0, 0)
+    release(id)
+    return os.read(out, 100)
+expected = b"NoNewPrivs:\t%d\n"
+assert said(1, 4) == expected % 1
+assert said(2, 0) == expected % int(sys.argv[2])
+stopping()
+"#;
+    for (arguments, expected) in [(&[][..], "0"), (&["--no-new-privileges"][..], "1")] {
+        let (mut keeper, directory) = keeper(arguments, agent);
+        let output = timeout(Duration::from_secs(60), keeper.arg(expected).kill_on_drop(true).output());
+        let output = output.await.expect("it ends").unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        drop(directory);
+    }
 }
 
 #[tokio::test]
@@ -232,7 +256,7 @@ stopping()
         r#"start(2, b"/bin/true") + b"x", into, into"#,
         // a stream for what has a terminal, and an unknown flag
         r#"start(2, b"/bin/true", flags=1 | 2), into"#,
-        r#"start(2, b"/bin/true", flags=4), into, into"#,
+        r#"start(2, b"/bin/true", flags=128), into, into"#,
         r#"start(2, b"/bin/true", flags=128), into, into"#,
         // an id that is in use
         r#"start(1, b"/bin/true"), into, into"#,
