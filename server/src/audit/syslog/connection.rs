@@ -15,6 +15,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the server to read to the end, and to close the connection in turn.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Between two looks at whether it is gone.
+const SETTLE_DELAY: Duration = Duration::from_millis(10);
 /// Of what comes after the end of TLS.
 const MAX_LAST_READS: usize = 16;
 /// A syslog server sends nothing; TLS sends a little.
@@ -144,10 +146,19 @@ impl Connection {
                 break;
             }
         }
-        // A server that closes in answer to this side's end has acknowledged that, so the connection is gone: see getpeername(2). One
-        // that did so before says nothing about what was sent last.
-        if self.stream.peer_addr().is_ok() {
-            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the server has closed the connection"));
+        self.wait_for_acknowledgement()
+    }
+
+    /// Waits until the server has acknowledged this side's end too: it may have closed the connection before that arrived. If something
+    /// was sent that it had not read then, it answers with a reset.
+    fn wait_for_acknowledgement(&self) -> io::Result<()> {
+        let until = Instant::now() + CLOSE_TIMEOUT;
+        // a connection that is gone has no peer, see getpeername(2)
+        while self.stream.peer_addr().is_ok() {
+            if Instant::now() > until {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the server does not acknowledge the end"));
+            }
+            std::thread::sleep(SETTLE_DELAY);
         }
         self.stream.take_error()?.map_or(Ok(()), Err)
     }
