@@ -50,8 +50,7 @@ pub struct Config {
     /// As whom commands may run, and the processes that open files for callers: users by name, or by id. Default: anyone whom
     /// the policy permits.
     pub command_users: Option<Vec<String>>,
-    /// No command gains privileges by executing a program, such as sudo, whether its request asks for that or not (PR_SET_NO_NEW_PRIVS
-    /// of prctl(2)). Default: no.
+    /// Keep programs such as sudo from raising the privileges of any command (PR_SET_NO_NEW_PRIVS of prctl(2)). Default: no.
     pub no_new_privileges: bool,
     /// Start the agent and all commands from a separate process, the keeper, which restarts the agent if it crashes. Default: no.
     pub keeper: Switch,
@@ -313,10 +312,8 @@ impl Config {
     /// The audit log's stays as it is: that one has to be absolute.
     fn with_paths_below(mut self, directory: &Path) -> Self {
         let tls = [&mut self.tls_cert, &mut self.tls_key, &mut self.client_ca, &mut self.client_crl];
-        for path in tls.into_iter().chain([&mut self.policy, &mut self.state_dir]).flatten() {
-            *path = directory.join(&*path);
-        }
-        for path in self.audit.syslog.iter_mut().flat_map(SyslogConfig::paths) {
+        let others = tls.into_iter().chain([&mut self.policy, &mut self.state_dir]).flatten();
+        for path in others.chain(self.audit.syslog.iter_mut().flat_map(SyslogConfig::paths)) {
             *path = directory.join(&*path);
         }
         if let Some(identities) = self.identities.take() {

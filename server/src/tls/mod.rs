@@ -123,6 +123,15 @@ impl TlsError {
         };
         Self::Read { what, path: path.to_owned(), source }
     }
+
+    /// Why the certificate and the key of these files cannot be used.
+    pub(crate) fn pair(cert: &Path, key: &Path, source: rustls::Error) -> Self {
+        let (cert, key) = (cert.to_owned(), key.to_owned());
+        match source {
+            rustls::Error::InconsistentKeys(_) => Self::KeyMismatch { cert, key },
+            source => Self::Pair { cert, key, source },
+        }
+    }
 }
 
 /// The current credentials.
@@ -215,10 +224,7 @@ impl TlsFiles {
         lists: Vec<CertificateRevocationListDer<'static>>,
     ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
         let failed = |source| TlsError::Ca { path: path.to_owned(), source };
-        let mut roots = RootCertStore::empty();
-        for certificate in cas {
-            roots.add(certificate).map_err(|source| failed(source.into()))?;
-        }
+        let roots = roots(path, cas)?;
         let provider = Arc::new(aws_lc_rs::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider).with_crls(lists).build();
         verifier.map_err(|error| match (&self.client_crl, error) {
@@ -230,15 +236,27 @@ impl TlsFiles {
     }
 
     fn pair(&self, source: rustls::Error) -> TlsError {
-        let (cert, key) = (self.cert.clone(), self.key.clone());
-        match source {
-            rustls::Error::InconsistentKeys(_) => TlsError::KeyMismatch { cert, key },
-            source => TlsError::Pair { cert, key, source },
-        }
+        TlsError::pair(&self.cert, &self.key, source)
     }
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+/// The CAs of a file, as those that are trusted.
+///
+/// # Errors
+/// One of them cannot be used.
+pub(crate) fn roots(path: &Path, cas: Vec<CertificateDer<'static>>) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in cas {
+        roots.add(certificate).map_err(|source| TlsError::Ca { path: path.to_owned(), source: source.into() })?;
+    }
+    Ok(roots)
+}
+
+/// Reads certificates (PEM), at least one.
+///
+/// # Errors
+/// There is none, or the file cannot be read.
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     const WHAT: &str = "certificate";
     let read = |error| TlsError::unreadable(WHAT, path, error);
     let certificates: Vec<_> =

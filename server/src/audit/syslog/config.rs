@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 use serde::Deserialize;
+use telexec_executor::text::error_chain;
 
 use crate::invalid::InvalidSetting;
-use crate::tls::private_key;
+use crate::tls::{TlsError, certificates, private_key, roots};
 
 /// Where the records of the audit log are sent as well.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -32,7 +32,8 @@ pub struct SyslogConfig {
 pub(super) struct Server<'a> {
     /// `HOST:PORT`
     pub(super) address: &'a str,
-    pub(super) is_tls: bool,
+    /// The CAs of its certificate, and the name in that; `None`: without TLS.
+    pub(super) tls: Option<(&'a Path, ServerName<'static>)>,
 }
 
 impl SyslogConfig {
@@ -46,11 +47,7 @@ impl SyslogConfig {
     /// # Errors
     /// The key, and what is wrong with it.
     pub(crate) fn check(&self) -> Result<(), InvalidSetting> {
-        let invalid = |key: &str, fault: String| Err(InvalidSetting(format!("audit.syslog.{key}: {fault}")));
-        let server = match self.server() {
-            Ok(server) => server,
-            Err(fault) => return invalid("address", fault),
-        };
+        let tls = self.server()?.tls;
         let of_tls = [
             ("ca", self.ca.is_some()),
             ("cert", self.cert.is_some()),
@@ -58,70 +55,70 @@ impl SyslogConfig {
             ("server_name", self.server_name.is_some()),
         ];
         match of_tls.into_iter().find(|(_, is_set)| *is_set) {
-            Some((key, _)) if !server.is_tls => return invalid(key, "requires a tls:// address".to_owned()),
+            Some((key, _)) if tls.is_none() => return Err(invalid(key, "requires a tls:// address")),
             _ => {}
         }
-        match (&self.ca, &self.cert, &self.key) {
-            (None, _, _) if server.is_tls => return invalid("ca", "is required for a tls:// address".to_owned()),
-            (_, Some(_), None) => return invalid("key", "is required with cert".to_owned()),
-            (_, None, Some(_)) => return invalid("cert", "is required with key".to_owned()),
-            _ => {}
+        match (tls, &self.cert, &self.key) {
+            (_, Some(_), None) => Err(invalid("key", "is required with cert")),
+            (_, None, Some(_)) => Err(invalid("cert", "is required with key")),
+            (Some((ca, _)), _, _) => {
+                let failed = |error| InvalidSetting(format!("audit.syslog: {}", error_chain(&error)));
+                self.tls(ca).map(drop).map_err(failed)
+            }
+            _ => Ok(()),
         }
-        if !server.is_tls {
-            return Ok(());
-        }
-        self.tls().map(drop).or_else(|(key, fault)| invalid(key, fault))
     }
 
     /// The server.
     ///
     /// # Errors
-    /// What is wrong with the address.
-    pub(super) fn server(&self) -> Result<Server<'_>, String> {
+    /// The key, and what is wrong with it.
+    pub(super) fn server(&self) -> Result<Server<'_>, InvalidSetting> {
         let (is_tls, address) = match self.address.split_once("://") {
             Some(("tls", address)) => (true, address),
             Some(("tcp", address)) => (false, address),
-            _ => return Err("expected tls://HOST:PORT, or tcp://HOST:PORT for a relay on this machine".to_owned()),
+            _ => {
+                let expected = "expected tls://HOST:PORT, or tcp://HOST:PORT for a relay on this machine";
+                return Err(invalid("address", expected));
+            }
         };
-        let host = host(address).ok_or("expected HOST:PORT after ://, the port is usually 6514 (tls) or 601 (tcp)")?;
+        let port = "expected HOST:PORT after ://, the port is usually 6514 (tls) or 601 (tcp)";
+        let host = host(address).ok_or_else(|| invalid("address", port))?;
         let is_local = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
-        match is_tls || is_local {
-            true => Ok(Server { address, is_tls }),
-            false => Err("others could read and change the records on the way: use tls://".to_owned()),
+        if !is_tls && !is_local {
+            return Err(invalid("address", "others could read and change the records on the way: use tls://"));
         }
+        if !is_tls {
+            return Ok(Server { address, tls: None });
+        }
+        let ca = self.ca.as_deref().ok_or_else(|| invalid("ca", "is required for a tls:// address"))?;
+        let name = ServerName::try_from(self.server_name.as_deref().unwrap_or(host).to_owned());
+        let name = name.map_err(|_| invalid("server_name", "expected a host name or an IP address"))?;
+        Ok(Server { address, tls: Some((ca, name)) })
     }
 
-    /// What TLS needs, read from the files, and the name of the server.
+    /// What TLS needs, read from the files.
     ///
     /// # Errors
-    /// The key of the configuration, and what is wrong with it.
-    pub(super) fn tls(&self) -> Result<(Arc<ClientConfig>, ServerName<'static>), (&'static str, String)> {
-        let ca = self.ca.as_deref().ok_or(("ca", "is missing".to_owned()))?;
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates(ca).map_err(|fault| ("ca", fault))? {
-            roots.add(certificate).map_err(|error| ("ca", format!("{}: {error}", ca.display())))?;
-        }
+    /// One of them cannot be used.
+    pub(super) fn tls(&self, ca: &Path) -> Result<Arc<ClientConfig>, TlsError> {
         let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
-            .map_err(|error| ("address", error.to_string()))?
-            .with_root_certificates(roots);
+            .with_safe_default_protocol_versions()
+            .map_err(|source| TlsError::Ca { path: ca.to_owned(), source: source.into() })?
+            .with_root_certificates(roots(ca, certificates(ca)?)?);
         let config = match (&self.cert, &self.key) {
             (Some(cert), Some(key)) => {
-                let chain = certificates(cert).map_err(|fault| ("cert", fault))?;
-                let private =
-                    private_key::read(key).map_err(|error| ("key", telexec_executor::text::error_chain(&error)))?;
-                builder
-                    .with_client_auth_cert(chain, private)
-                    .map_err(|error| ("key", format!("{}: {error}", key.display())))?
+                let (chain, private) = (certificates(cert)?, private_key::read(key)?);
+                builder.with_client_auth_cert(chain, private).map_err(|source| TlsError::pair(cert, key, source))?
             }
             _ => builder.with_no_client_auth(),
         };
-        let address = self.address.split_once("://").map_or("", |(_, address)| address);
-        let name = self.server_name.as_deref().or_else(|| host(address)).unwrap_or_default();
-        let name = ServerName::try_from(name.to_owned())
-            .map_err(|_| ("server_name", format!("{name:?} is not a host name or an IP address")))?;
-        Ok((Arc::new(config), name))
+        Ok(Arc::new(config))
     }
+}
+
+fn invalid(key: &str, fault: &str) -> InvalidSetting {
+    InvalidSetting(format!("audit.syslog.{key}: {fault}"))
 }
 
 /// The host of `HOST:PORT`, of which an IPv6 address has brackets around it.
@@ -134,15 +131,6 @@ fn host(address: &str) -> Option<&str> {
     };
     let is_host = !host.is_empty() && !host.contains(['/', '@', ' ']);
     (is_host && port.parse::<u16>().is_ok_and(|port| port > 0)).then_some(host)
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    match found {
-        Ok(found) if found.is_empty() => Err(format!("{} contains no PEM certificate", path.display())),
-        Ok(found) => Ok(found),
-        Err(error) => Err(format!("{}: {error}", path.display())),
-    }
 }
 
 #[cfg(test)]
@@ -189,6 +177,8 @@ mod tests {
             ca: Some("/no/ca.pem".into()),
             ..SyslogConfig::default()
         };
-        assert!(missing.check().unwrap_err().0.starts_with("audit.syslog.ca: /no/ca.pem: "));
+        assert!(
+            missing.check().unwrap_err().0.starts_with("audit.syslog: cannot read a certificate from /no/ca.pem: ")
+        );
     }
 }

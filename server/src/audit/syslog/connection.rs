@@ -37,16 +37,15 @@ impl Connection {
     /// No address can be reached, or the server is another one.
     pub(super) fn open(config: &SyslogConfig) -> io::Result<Self> {
         let server = config.server().map_err(io::Error::other)?;
-        let stream = connect(server.address, server.is_tls)?;
+        let stream = connect(server.address, server.tls.is_some())?;
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(SEND_TIMEOUT))?;
         stream.set_read_timeout(Some(CONNECT_TIMEOUT))?;
         sockopt::set_tcp_user_timeout(&stream, u32::try_from(SEND_TIMEOUT.as_millis()).unwrap_or(u32::MAX))?;
         let mut connection = Self { stream, tls: None, received: 0 };
-        if server.is_tls {
-            let (tls, name) = config.tls().map_err(|(key, fault)| io::Error::other(format!("{key}: {fault}")))?;
-            let tls = ClientConnection::new(tls, name).map_err(io::Error::other)?;
-            connection.handshake(tls)?;
+        if let Some((ca, name)) = server.tls {
+            let tls = config.tls(ca).map_err(io::Error::other)?;
+            connection.handshake(ClientConnection::new(tls, name).map_err(io::Error::other)?)?;
         }
         Ok(connection)
     }

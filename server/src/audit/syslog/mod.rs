@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use telexec_executor::text::error_chain;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
@@ -261,10 +262,10 @@ impl SyslogSender {
     /// Goes back to the last record that was delivered.
     fn failed(&mut self, error: &io::Error) {
         self.status.failing.store(true, Ordering::Relaxed);
-        let text = error.to_string();
+        let text = error_chain(error);
         if self.last_error != text {
             let address = &self.config.address;
-            warn!(%error, address, "the audit log cannot be sent to syslog: its records are sent later");
+            warn!(error = text, address, "the audit log cannot be sent to syslog: its records are sent later");
             self.last_error = text;
         }
         self.retry = (self.retry * 2).min(MAX_RETRY);
