@@ -21,6 +21,8 @@ const RESUME: Resume = Resume {
 };
 /// For agents that do not come back.
 const SOON_GIVEN_UP: Resume = Resume { give_up_after: Duration::from_millis(300), ..RESUME };
+/// For what is to be settled without giving up.
+const NEVER_GIVEN_UP: Resume = Resume { give_up_after: Duration::from_secs(24 * 3600), ..RESUME };
 
 /// An agent, a network before it, and what commands leave behind.
 struct Scene {

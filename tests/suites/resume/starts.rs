@@ -3,13 +3,13 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use telexec_client::Resume;
 use telexec_executor::{Attach, Command, ExecutionState, Executor, ExecutorError, ExitCause, OnDisconnect};
 use telexec_tests::{Agent, MARK, marker, processes_with, run, until, until_output, within};
 
-use super::{RESUME, SOON_GIVEN_UP, Scene, cause, causes, rest, start};
+use super::{NEVER_GIVEN_UP, RESUME, SOON_GIVEN_UP, Scene, cause, causes, rest, start};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_whose_answer_is_lost_is_found_again() {
@@ -183,28 +183,24 @@ async fn begin(executor: &impl Executor, command: Command, polls: usize) {
 #[tokio::test(flavor = "multi_thread")]
 async fn dropping_it_before_it_is_sent_leaves_nothing_to_do() {
     let scene = Scene::unix().await;
-    let executor = scene.executor(RESUME).await;
+    let executor = scene.executor(NEVER_GIVEN_UP).await;
     scene.proxy.freeze();
     // the agent is asked first when it was started
     begin(&executor, Command::shell(scene.noted("true")).build().unwrap(), 5).await;
-    let begun = Instant::now();
     within(executor.settled()).await;
-    assert!(begun.elapsed() < Duration::from_secs(1));
     assert_eq!(scene.runs(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dropping_it_when_it_may_have_been_sent_is_settled_soon() {
     let scene = Scene::unix().await;
-    let executor = scene.executor(Resume { max_delay: Duration::from_millis(100), ..RESUME }).await;
+    let executor = scene.executor(Resume { max_delay: Duration::from_millis(100), ..NEVER_GIVEN_UP }).await;
     run(&executor, Command::shell("true")).await.unwrap();
     let mark = marker();
     for polls in 0..50 {
         begin(&executor, Command::shell("sleep 300").env(MARK, &mark).build().unwrap(), polls).await;
     }
-    let begun = Instant::now();
     within(executor.settled()).await;
-    assert!(begun.elapsed() < Duration::from_secs(5));
     until("nothing is left", async || processes_with(&mark).is_empty()).await;
 }
 
