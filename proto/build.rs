@@ -4,7 +4,7 @@ use prost::Message as _;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=telexec");
-    let services = ["telexec/v1/execution.proto", "telexec/v1/file.proto", "telexec/v1/forward.proto"];
+    let services = ["approval", "execution", "file", "forward"].map(|name| format!("telexec/v1/{name}.proto"));
     let descriptors = protox::compile(services, ["."])?;
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;

@@ -14,7 +14,7 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::connector::{Connector, Route, Transport};
 use crate::forward::Forwards;
-use crate::{AgentInfo, CommandCheck, ConnectError, RemoteExecutor, RemoteFiles, Target, TlsOptions, error};
+use crate::{AgentInfo, Approvals, CommandCheck, ConnectError, RemoteExecutor, RemoteFiles, Target, TlsOptions, error};
 
 /// Large, so that many small chunks are not taken for a flood.
 const STREAM_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
@@ -121,6 +121,11 @@ impl Agent {
     /// The files of the agent's machine.
     pub fn files(&self) -> RemoteFiles {
         RemoteFiles::new(self.channel.clone(), Arc::clone(&self.endpoint))
+    }
+
+    /// The starts that another identity has to approve.
+    pub fn approvals(&self) -> Approvals {
+        Approvals::new(self.channel.clone(), Arc::clone(&self.endpoint))
     }
 
     /// Asks whether the agent serves.

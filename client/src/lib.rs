@@ -38,6 +38,7 @@
 //! ```
 
 mod agent;
+mod approvals;
 mod cancel_on_drop;
 mod connector;
 mod error;
@@ -58,6 +59,7 @@ mod transfer;
 mod watch;
 
 pub use agent::{Agent, ConnectOptions, Ping};
+pub use approvals::Approvals;
 pub use connector::{Duplex, Transport};
 pub use error::{Cause, ConnectError, is_settled};
 pub use executor::RemoteExecutor;
@@ -77,5 +79,7 @@ pub use telexec_proto::v1::CheckCommandResponse as CommandCheck;
 pub use telexec_proto::v1::GetAgentResponse as AgentInfo;
 /// A named command of an agent.
 pub use telexec_proto::v1::NamedCommand;
+/// A request for the approval of a start, and what would run.
+pub use telexec_proto::v1::{Approval, ApprovalState, DisconnectPolicy, ExecuteRequest};
 pub use tls::TlsOptions;
 pub use transfer::{TransferAnswer, TransferAnswers, TransferRequests};

@@ -8,6 +8,7 @@
 mod address;
 mod admission;
 mod analysis;
+mod approvals;
 pub mod args;
 pub mod audit;
 mod call;

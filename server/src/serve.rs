@@ -9,6 +9,7 @@ use telexec_engine::LocalExecutor;
 use telexec_engine::Workers;
 use telexec_proto::FILE_DESCRIPTOR_SET;
 use telexec_proto::v1::agent_service_server::AgentServiceServer;
+use telexec_proto::v1::approval_service_server::ApprovalServiceServer;
 use telexec_proto::v1::execution_service_server::ExecutionServiceServer;
 use telexec_proto::v1::file_service_server::FileServiceServer;
 use telexec_proto::v1::forward_service_server::ForwardServiceServer;
@@ -26,6 +27,8 @@ use crate::admission::call_limiter::CallLimiter;
 use crate::admission::policy_evaluator;
 use crate::admission::policy_evaluator::PolicyEvaluator;
 use crate::admission::start_limiter::StartLimiter;
+use crate::approvals::Approvals;
+use crate::approvals::service::ApprovalRpcs;
 use crate::audit::{Audit, AuditError};
 use crate::config::{Config, ConfigError};
 use crate::files::FileRpcs;
@@ -127,6 +130,7 @@ pub async fn serve(
         audit: audit.clone(),
         evaluator,
         named_commands: config.named_commands()?,
+        approvals: Approvals::default(),
         metrics: metrics.clone(),
         traces: traces.clone(),
     };
@@ -243,6 +247,7 @@ async fn routes(
     let files = config.serves_files.then(|| FileRpcs::new(stack.clone(), config.max_disconnect_grace));
     health.set_serving::<ExecutionServiceServer<Executions>>().await;
     health.set_serving::<AgentServiceServer<Agent>>().await;
+    health.set_serving::<ApprovalServiceServer<ApprovalRpcs>>().await;
     health.set_serving::<ForwardServiceServer<ForwardRpcs>>().await;
     if files.is_some() {
         health.set_serving::<FileServiceServer<FileRpcs>>().await;
@@ -250,6 +255,7 @@ async fn routes(
     let health = tonic_health::server::HealthService::from_health_reporter(health.clone());
     let mut routes = Routes::new(ExecutionServiceServer::new(Executions { stack: stack.clone() }))
         .add_service(AgentServiceServer::new(agent))
+        .add_service(ApprovalServiceServer::new(ApprovalRpcs { stack: stack.clone() }))
         .add_service(ForwardServiceServer::new(forwards.rpcs(stack.clone())))
         .add_service(tonic_health::pb::health_server::HealthServer::new(health));
     if let Some(files) = files {

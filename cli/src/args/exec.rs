@@ -96,6 +96,9 @@ pub(crate) struct ExecArgs {
     #[arg(long, hide_short_help = true, value_name = "KEYS", default_value = "ctrl-p,ctrl-q")]
     #[arg(help_heading = BACKGROUND)]
     pub(crate) detach_keys: DetachKeys,
+    /// If the policy asks for the approval of another identity, wait for it, at most this long
+    #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = parse_timeout)]
+    pub(crate) wait_approval: Option<Duration>,
     /// Execution ID to use; repeating a request with the same ID attaches to the first execution
     #[arg(long, hide_short_help = true, value_name = "ID", help_heading = BACKGROUND, value_parser = parse_id)]
     pub(crate) id: Option<ExecutionId>,

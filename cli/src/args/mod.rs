@@ -2,6 +2,7 @@
 #![allow(rustdoc::broken_intra_doc_links, reason = "clap shows these comments as help, where `[:PORT]` is no link")]
 
 mod agent;
+mod approvals;
 mod certs;
 mod check;
 mod command;
@@ -24,6 +25,7 @@ use std::path::PathBuf;
 use clap::{Args, FromArgMatches, Parser};
 
 use self::agent::AnyAgentArg;
+pub(crate) use self::approvals::{ApprovalsArgs, ApproveArgs, RejectArgs, ReviewArgs};
 pub(crate) use self::certs::{
     CA_DAYS, CertsAction, CertsArgs, CertsCrlArgs, CertsEnrollArgs, CertsInitArgs, CertsIssueArgs, CertsListArgs,
     CertsNames, CertsRenewArgs, CertsRevokeArgs, CertsServeArgs, CertsTokenArgs, CertsUsage, RevokeReason,
@@ -134,6 +136,12 @@ With --json, one object:
     Info(InfoArgs),
     /// List the named commands of an agent
     Commands(CommandsArgs),
+    /// List the commands that wait for an approval
+    Approvals(ApprovalsArgs),
+    /// Approve a command of another identity
+    Approve(ApproveArgs),
+    /// Reject a command of another identity
+    Reject(RejectArgs),
     /// Manage a private CA, for evaluation and small fleets
     Certs(CertsArgs),
     /// Show the configuration: targets, credentials and groups

@@ -6,9 +6,9 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use telexec_client::Agent;
 use telexec_executor::TerminalSize;
-use telexec_executor::{Command, CommandBuilder, Event, Execution, ExecutionId, OnDisconnect};
+use telexec_executor::{Command, CommandBuilder, Event, Execution, ExecutionId, ExecutorError, OnDisconnect};
 
-use super::program;
+use super::{approvals, program};
 use crate::args::ExecArgs;
 use crate::config::Config;
 use crate::connect::{self, Link, call_failure, with_agent};
@@ -124,7 +124,15 @@ pub(super) async fn execute(
     let size = args.tty.then(terminal::size).transpose().map_err(|error| Failure::new(exit::REFUSED, &error))?;
     let link = args.reconnect.link(agent, &args.agent.target);
     let is_repeat = args.detach && is_known(args, &link).await;
-    let execution = link.executor.execute(command(args, size)?).await;
+    let command = command(args, size)?;
+    let execution = match (link.executor.execute(command.clone()).await, args.wait_approval) {
+        (Err(ExecutorError::Denied { approval_id: Some(id), .. }), Some(limit))
+            if approvals::wait(agent, &args.agent.target, &id, limit).await? =>
+        {
+            link.executor.execute(command).await
+        }
+        (execution, _) => execution,
+    };
     let execution = execution.map_err(|error| call_failure(exit::of_error(&error), &args.agent.target, &error))?;
     let id = running.insert(execution.id().clone());
     if args.detach {

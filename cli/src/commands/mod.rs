@@ -1,5 +1,6 @@
 //! The subcommands, one module each.
 
+mod approvals;
 mod attach;
 mod certs;
 mod check;
@@ -59,6 +60,9 @@ pub(crate) fn run(cli: Cli) -> u8 {
         Subcommand::Ping(args) => run_single_threaded(args.connect.log_level, info::ping(args)),
         Subcommand::Info(args) => run_single_threaded(args.connect.log_level, info::info(args)),
         Subcommand::Commands(args) => run_single_threaded(args.connect.log_level, named_commands::run(args)),
+        Subcommand::Approvals(args) => run_single_threaded(args.connect.log_level, approvals::run(args)),
+        Subcommand::Approve(args) => run_single_threaded(args.review.connect.log_level, approvals::approve(args)),
+        Subcommand::Reject(args) => run_single_threaded(args.review.connect.log_level, approvals::reject(args)),
         Subcommand::Certs(args) => certs::run(args.action).map(|()| 0),
         Subcommand::Config(args) => config::run(args.action),
         Subcommand::Completions { shell } => completions::print(shell).map(|()| 0),

@@ -152,7 +152,8 @@ async fn with_session<T>(
 /// The failure of a call to an agent.
 pub(crate) fn call_failure(code: u8, target: &Destination, error: &ExecutorError) -> Failure {
     let is_lost = matches!(error, ExecutorError::Lost { .. }) && !is_settled(error);
-    let failure = Failure::new(code, error).hint(hint(error)).lost(is_lost);
+    let hint = hint(error).map(|hint| hint.replace("TARGET", &target.to_string()));
+    let failure = Failure::new(code, error).hint(hint).lost(is_lost);
     match error {
         // these messages contain the endpoint
         ExecutorError::Unreachable { .. } | ExecutorError::Untrusted { .. } | ExecutorError::Lost { .. } => failure,

@@ -100,6 +100,7 @@ pub(crate) fn of_error(error: &ExecutorError) -> u8 {
         | ExecutorError::Unsupported { .. }
         | ExecutorError::Unauthenticated { .. }
         | ExecutorError::Denied { .. }
+        | ExecutorError::NoApproval(_)
         | ExecutorError::Exhausted { .. }
         | ExecutorError::NotFound(_)
         | ExecutorError::File(_)
@@ -181,7 +182,7 @@ mod tests {
             (ExecutorError::Invalid(InvalidCommand::new("x", "y")), 125),
             (ExecutorError::Unsupported { field: "x".into(), reason: String::new() }, 125),
             (ExecutorError::Unauthenticated { reason: String::new() }, 125),
-            (ExecutorError::Denied { rule: None, reason: String::new(), nearest: None, missing: Vec::new() }, 125),
+            (ExecutorError::denied(""), 125),
             (ExecutorError::Exhausted { reason: String::new(), retry_after: None }, 125),
             (ExecutorError::ShuttingDown, 125),
             (ExecutorError::Internal(String::new()), 125),

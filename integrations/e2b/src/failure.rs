@@ -156,7 +156,7 @@ fn code(error: &ExecutorError) -> Code {
             FileErrorKind::Full => Code::Full,
             FileErrorKind::WrongState => Code::InvalidArgument,
         },
-        ExecutorError::NotFound(_) | ExecutorError::NoUpload(_) => Code::NotFound,
+        ExecutorError::NotFound(_) | ExecutorError::NoUpload(_) | ExecutorError::NoApproval(_) => Code::NotFound,
         ExecutorError::Unauthenticated { .. } | ExecutorError::Denied { .. } => Code::PermissionDenied,
         ExecutorError::Exhausted { .. } => Code::ResourceExhausted,
         ExecutorError::AlreadyExists(_) | ExecutorError::AlreadyRunning(_) => Code::AlreadyExists,

@@ -18,6 +18,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const SPAWN_FAILED: &str = "SPAWN_FAILED";
 const UNSUPPORTED: &str = "UNSUPPORTED";
 const POLICY_DENIED: &str = "POLICY_DENIED";
+const APPROVAL_REQUIRED: &str = "APPROVAL_REQUIRED";
+const APPROVAL_NOT_FOUND: &str = "APPROVAL_NOT_FOUND";
 const EXECUTION_NOT_FOUND: &str = "EXECUTION_NOT_FOUND";
 const EXECUTION_EXISTS: &str = "EXECUTION_EXISTS";
 const ALREADY_RUNNING: &str = "ALREADY_RUNNING";
@@ -44,6 +46,12 @@ pub fn error_to_status(error: &ExecutorError) -> Status {
             (Code::FailedPrecondition, info(UNSUPPORTED, [("field", cut(field))]))
         }
         ExecutorError::Unauthenticated { .. } => (Code::Unauthenticated, ErrorDetails::new()),
+        ExecutorError::Denied { approval_id: Some(id), rule, .. } => {
+            let rule = rule.as_deref().map(|rule| ("rule", cut(rule)));
+            let metadata = [("approval_id", cut(id))].into_iter().chain(rule);
+            (Code::PermissionDenied, info(APPROVAL_REQUIRED, metadata))
+        }
+        ExecutorError::NoApproval(id) => (Code::NotFound, info(APPROVAL_NOT_FOUND, [("approval_id", cut(id))])),
         ExecutorError::Denied { rule, nearest, missing, .. } => {
             (Code::PermissionDenied, info(POLICY_DENIED, denied_metadata(rule.as_deref(), nearest.as_deref(), missing)))
         }
@@ -119,6 +127,7 @@ pub fn error_from_status(status: &Status) -> ExecutorError {
         (Code::NotFound, UPLOAD_NOT_FOUND) => {
             metadata("upload_id").parse().map_or_else(|_| other(status), ExecutorError::NoUpload)
         }
+        (Code::NotFound, APPROVAL_NOT_FOUND) => ExecutorError::NoApproval(metadata("approval_id").to_owned()),
         (Code::FailedPrecondition, UNSUPPORTED) => unsupported(metadata("field"), status.message()),
         (Code::NotFound, EXECUTION_NOT_FOUND) => {
             metadata("execution_id").parse().map_or_else(|_| other(status), ExecutorError::NotFound)
@@ -136,7 +145,9 @@ pub fn error_from_status(status: &Status) -> ExecutorError {
         (Code::PermissionDenied, _) => {
             let name = |key| Some(metadata(key)).filter(|name| !name.is_empty()).map(str::to_owned);
             let missing = metadata("missing").lines().map(str::to_owned).collect();
-            ExecutorError::Denied { rule: name("rule"), reason: message(), nearest: name("nearest_rule"), missing }
+            let approval_id = name("approval_id").filter(|_| reason == APPROVAL_REQUIRED);
+            let (rule, nearest) = (name("rule"), name("nearest_rule"));
+            ExecutorError::Denied { rule, reason: message(), nearest, missing, approval_id }
         }
         (Code::ResourceExhausted, _) => ExecutorError::Exhausted {
             reason: message(),
@@ -262,7 +273,8 @@ mod tests {
     fn denied(rule: Option<&str>, reason: &str, nearest: Option<&str>, missing: &[&str]) -> ExecutorError {
         let text = |text: &str| text.to_owned();
         let missing = missing.iter().copied().map(text).collect();
-        ExecutorError::Denied { rule: rule.map(text), reason: text(reason), nearest: nearest.map(text), missing }
+        let (rule, nearest) = (rule.map(text), nearest.map(text));
+        ExecutorError::Denied { rule, reason: text(reason), nearest, missing, approval_id: None }
     }
 
     #[test]

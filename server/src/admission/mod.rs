@@ -23,6 +23,7 @@ use crate::admission::permission::{Permission, Permitted};
 use crate::admission::policy_evaluator::PolicyEvaluator;
 use crate::admission::start::Admitted;
 use crate::admission::start_limiter::StartLimiter;
+use crate::approvals::Approvals;
 use crate::audit::{Audit, Operation};
 use crate::call::caller::Caller;
 use crate::call::{Call, Rpc};
@@ -43,6 +44,7 @@ pub(crate) struct Stack {
     pub(crate) audit: Audit,
     pub(crate) evaluator: PolicyEvaluator,
     pub(crate) named_commands: NamedCommands,
+    pub(crate) approvals: Approvals,
     pub(crate) metrics: Metrics,
     pub(crate) traces: Traces,
 }
@@ -305,6 +307,7 @@ impl Guarded {
             Rpc::ReadFile | Rpc::WriteFile | Rpc::GetFileInfo | Rpc::ListDirectory | Rpc::MakeDirectory => false,
             Rpc::MoveFile | Rpc::RemoveFile | Rpc::GetUpload | Rpc::Transfer | Rpc::ServeSftp => false,
             Rpc::SearchFiles | Rpc::WatchFiles => false,
+            Rpc::ListApprovals | Rpc::GetApproval | Rpc::Approve | Rpc::Reject => false,
         };
         if has_effect || matches!(reached, Err(ExecutorError::Denied { .. })) {
             let operation = Operation { execution_id: Some(id), action: Some(rpc), ..operation };
@@ -364,7 +367,7 @@ impl Executor for Guarded {
         let (trace, span) = traces.begin(&self.call);
         let decided = self.judge(command).await?;
         metrics.decided(self.call.rpc, decided.decision.allowed);
-        let Admitted { command, mut grant, permission } = match self.admit(decided).await {
+        let Admitted { command, mut grant, permission, decision } = match self.admit(decided).await {
             Ok(admitted) => admitted,
             Err((refusal, error)) => {
                 metrics.refused(refusal);
@@ -378,8 +381,12 @@ impl Executor for Guarded {
         grant.observers.splice(..0, metrics.observer(asked).into_iter().chain(span));
         self.call.deadline.hand_over();
         permission.outlive_connection();
-        let execution = permission.during(engine.execute_granted(command, grant)).await?;
-        Ok(self.follow(execution, true, permission))
+        let id = grant.id.clone();
+        let execution = permission.during(engine.execute_granted(command, grant)).await;
+        if let (Err(error), Some(id)) = (&execution, &id) {
+            self.stack.not_started(&decision, id, error);
+        }
+        Ok(self.follow(execution?, true, permission))
     }
 
     async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {

@@ -1,6 +1,7 @@
 //! The permission of a call while it lasts: decided again whenever the policy or the certificates have changed, by what
 //! decided at its start, so that an open stream is worth no more than a new call.
 
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -25,6 +26,8 @@ pub(crate) struct Permission {
     call: Call,
     subject: Permitted,
     id: OnceLock<ExecutionId>,
+    /// The rules for which another identity has approved it.
+    approved: Option<BTreeSet<String>>,
     verdict: Mutex<Verdict>,
 }
 
@@ -61,7 +64,9 @@ impl Permission {
             Permitted::Start(_) | Permitted::Port(_) | Permitted::File(_) => OnceLock::new(),
         };
         let verdict = Mutex::new(Verdict { permitted_by: decision.policy.clone(), recorded: false });
-        Arc::new(Self { stack: stack.clone(), call: call.clone(), subject, id, verdict })
+        let approval = decision.approval.as_ref().filter(|_| decision.allowed);
+        let approved = approval.map(|approval| approval.rules.clone());
+        Arc::new(Self { stack: stack.clone(), call: call.clone(), subject, id, approved, verdict })
     }
 
     /// From now on it is decided again as well while a command waits for this call, which has lost its connection.
@@ -204,7 +209,13 @@ impl Permission {
             Permitted::Start(Some(judged)) => {
                 let facts = judged.facts.anew();
                 let subject = Subject::Command(&facts);
-                let decision = self.stack.decide(&self.call.caller, self.call.rpc, &subject, detail);
+                let mut decision = self.stack.decide(&self.call.caller, self.call.rpc, &subject, detail);
+                // an approval holds as long as the same rules ask for it
+                if let Some(approval) = &decision.approval
+                    && self.approved.as_ref() == Some(&approval.rules)
+                {
+                    decision.allowed = true;
+                }
                 let permitted = decision.permitted();
                 (decision, permitted)
             }

@@ -139,8 +139,12 @@ pub(crate) struct Operation<'a> {
     pub(crate) signal: Option<Signal>,
     /// The output position to attach from.
     pub(crate) position: Option<u64>,
-    /// The identity that was asked about.
+    /// The identity that was asked about, or whose start is approved or rejected.
     pub(crate) about: Option<&'a Identity>,
+    /// Which approval.
+    pub(crate) approval_id: Option<&'a str>,
+    /// Why it is approved or rejected.
+    pub(crate) reason: Option<&'a str>,
     /// What is forwarded.
     pub(crate) port: Option<&'a PortUse>,
     /// The file that is used.
@@ -524,7 +528,17 @@ impl Inner {
         let signal = operation.signal.map(|signal| signal.to_string());
         let about = operation.about.map(|identity| record::clip_name(identity.as_str()));
         let (port, file) = (operation.port.map(UsedPort::from), operation.file.map(UsedFile::new));
-        let record = OperationRecord { action, signal, position: operation.position, about, port, file, pattern };
+        let record = OperationRecord {
+            action,
+            signal,
+            position: operation.position,
+            about,
+            approval_id: operation.approval_id.map(command::clip),
+            review_reason: operation.reason.filter(|reason| !reason.is_empty()).map(command::clip),
+            port,
+            file,
+            pattern,
+        };
         let body = Body::Call { decision: decision.into(), operation: record, failure: error.map(Into::into) };
         Some(Record::new(body).of(&Origin::of(call)).about(operation.execution_id))
     }

@@ -130,6 +130,11 @@ pub(super) struct Decided {
     rules: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<String>,
+    /// Of a start that another identity has to approve.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approval_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approved_by: Option<String>,
 }
 
 /// Further rules are not listed, and longer names are cut.
@@ -146,6 +151,8 @@ impl From<&Decision> for Decided {
             decision: if made.allowed { "allow" } else { "deny" },
             rules: made.rules.iter().take(MAX_RULES).map(|rule| clip_name(rule)).collect(),
             policy: made.policy.as_deref().map(clip),
+            approval_id: made.approval_id.clone(),
+            approved_by: made.approved_by.as_ref().map(|identity| clip(identity.as_str())),
         }
     }
 }
@@ -235,9 +242,14 @@ pub(super) struct OperationRecord {
     pub(super) signal: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) position: Option<u64>,
-    /// The identity that CheckCommand was asked about, if not the caller's.
+    /// The identity that CheckCommand was asked about, if not the caller's, or whose start is approved or rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) about: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) approval_id: Option<String>,
+    /// Why it is approved or rejected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) review_reason: Option<String>,
     #[serde(flatten)]
     pub(super) port: Option<UsedPort>,
     #[serde(flatten)]
@@ -444,7 +456,7 @@ fn word(error: &ExecutorError) -> &'static str {
         ExecutorError::Spawn(_) => "spawn_failed",
         ExecutorError::File(_) => "file_failed",
         ExecutorError::Corrupted { .. } => "corrupted",
-        ExecutorError::NoUpload(_) => "not_found",
+        ExecutorError::NoUpload(_) | ExecutorError::NoApproval(_) => "not_found",
         ExecutorError::Unsupported { .. } => "unsupported",
         ExecutorError::Unauthenticated { .. } => "unauthenticated",
         ExecutorError::Denied { .. } => "denied",

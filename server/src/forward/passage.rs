@@ -127,7 +127,7 @@ impl Forwards {
                      agent's configuration",
                     used.endpoint
                 );
-                Err(ExecutorError::Denied { rule: None, reason, nearest: None, missing: Vec::new() })
+                Err(ExecutorError::denied(reason))
             }
         }
     }

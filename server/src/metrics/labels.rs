@@ -26,6 +26,8 @@ label_values! {
     Refusal {
         /// Denied by the policy.
         Policy = "policy",
+        /// Another identity has to approve it first.
+        Approval = "approval",
         /// `max_starts_per_second`.
         Pace = "pace",
         /// A named command that is unknown, or a request that its definition does not accept.

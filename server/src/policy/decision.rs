@@ -1,11 +1,14 @@
 //! What a policy decides on a call.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use telexec_engine::Allowance;
 use telexec_executor::ExecutorError;
 
 use super::rule::Rule;
+use crate::identity::Identity;
 
 /// How much a denial says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +17,58 @@ pub(crate) enum Detail {
     Verdict,
     /// Which rule is nearest, and which conditions do not hold: each is evaluated by itself, which takes time.
     Explained,
+}
+
+/// What a start needs beside the rules that permit it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RequiredApproval {
+    /// The rules that ask for it.
+    pub(crate) rules: BTreeSet<String>,
+    /// How long it is valid.
+    pub(crate) lifetime: Duration,
+}
+
+impl RequiredApproval {
+    /// The rules, for people.
+    pub(crate) fn names(&self) -> String {
+        self.rules.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+    }
+
+    /// One that is enough for both.
+    fn and(self, other: Self) -> Self {
+        let lifetime = self.lifetime.min(other.lifetime);
+        Self { rules: self.rules.into_iter().chain(other.rules).collect(), lifetime }
+    }
+}
+
+/// The rules that permit a call, or one command of its text.
+#[derive(Default)]
+pub(super) struct Permit<'a> {
+    pub(super) rules: Vec<&'a Rule>,
+    /// `None`: one of them permits it without.
+    pub(super) approval: Option<RequiredApproval>,
+}
+
+impl<'a> Permit<'a> {
+    /// By the rules that apply, of which `covering` permit what the command sets and opens too.
+    pub(super) fn new(rules: Vec<&'a Rule>, covering: &[&Rule]) -> Self {
+        let lifetimes: Option<Vec<_>> = covering.iter().map(|rule| rule.approval).collect();
+        let approval = lifetimes.and_then(|lifetimes| lifetimes.into_iter().min()).map(|lifetime| RequiredApproval {
+            rules: covering.iter().map(|rule| rule.name.clone()).collect(),
+            lifetime,
+        });
+        Self { rules, approval }
+    }
+
+    /// What permits both.
+    pub(super) fn and(mut self, other: Self) -> Self {
+        self.rules.extend(other.rules);
+        let approval = match (self.approval, other.approval) {
+            (Some(one), Some(other)) => Some(one.and(other)),
+            (one, other) => one.or(other),
+        };
+        Self { approval, ..self }
+    }
 }
 
 /// The decision on a call.
@@ -28,6 +83,12 @@ pub(crate) struct Decision {
     pub(crate) nearest: Option<String>,
     /// Its conditions that do not hold, or those of the rules that forbid it, for the caller alone.
     pub(crate) missing: Vec<String>,
+    /// The rules permit it once another identity has approved it.
+    pub(crate) approval: Option<RequiredApproval>,
+    /// The approval that there is, or is waited for.
+    pub(crate) approval_id: Option<String>,
+    /// Who has approved it.
+    pub(crate) approved_by: Option<Identity>,
     /// The limits that the rules set for a command.
     pub(crate) allowance: Allowance,
     /// Applies to executions of others too.
@@ -47,15 +108,22 @@ impl Decision {
     }
 
     /// The decision of several permitting rules: the strictest of each limit.
-    pub(super) fn permitted_by(applied: &[&Rule]) -> Self {
+    pub(super) fn permitted_by(Permit { rules: applied, approval }: Permit<'_>) -> Self {
         let mut rules: Vec<_> = applied.iter().map(|rule| rule.name.clone()).collect();
         rules.sort_unstable();
         rules.dedup();
+        let reason = match &approval {
+            None => format!("the policy permits it: {}", rules.join(", ")),
+            Some(approval) => {
+                format!("the policy permits it once another identity has approved it: {}", approval.names())
+            }
+        };
         Self {
-            allowed: true,
+            allowed: approval.is_none(),
             any_owner: applied.iter().any(|rule| rule.any_owner),
-            reason: format!("the policy permits it: {}", rules.join(", ")),
+            reason,
             rules,
+            approval,
             allowance: applied.iter().fold(Allowance::default(), |least, rule| least.and(rule.allowance)),
             ..Self::default()
         }
@@ -69,7 +137,8 @@ impl Decision {
             false => {
                 let rule = if self.rules.is_empty() { "default".to_owned() } else { self.rules.join(", ") };
                 let (reason, nearest, missing) = (self.reason.clone(), self.nearest.clone(), self.missing.clone());
-                Err(ExecutorError::Denied { rule: Some(rule), reason, nearest, missing })
+                let approval_id = self.approval_id.clone();
+                Err(ExecutorError::Denied { rule: Some(rule), reason, nearest, missing, approval_id })
             }
         }
     }

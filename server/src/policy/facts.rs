@@ -59,6 +59,11 @@ impl Facts {
         context <= MAX_QUICK_BYTES && is_quick(command)
     }
 
+    /// Where it would run; `None`: there is no such user.
+    pub(crate) fn place(&self) -> Option<&ResolvedCommand> {
+        self.place.as_ref()
+    }
+
     /// The name of the named command, if it is one.
     pub(super) fn named_command(&self) -> Option<&str> {
         self.command.named_command()

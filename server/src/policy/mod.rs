@@ -32,7 +32,8 @@ use telexec_shell::SimpleCommand;
 use tracing::{info, warn};
 
 use self::check::{misread_commands, named_roles, permits_nothing, unknown_commands, unknown_roles};
-pub(crate) use self::decision::{Decision, Detail};
+use self::decision::Permit;
+pub(crate) use self::decision::{Decision, Detail, RequiredApproval};
 use self::entity_cache::EntityCache;
 pub(crate) use self::environment::is_harmless;
 use self::explanation::Question;
@@ -46,6 +47,7 @@ use self::rule::Rule;
 pub(crate) use self::schema::SCHEMA;
 use self::schema::{Names, schema, uid};
 use self::simple_command::EACH_COMMAND;
+use crate::approvals::Approval;
 use crate::call::Rpc;
 use crate::call::caller::Caller;
 use crate::digest::sha256;
@@ -138,6 +140,8 @@ pub(crate) enum Subject<'a> {
     Port(&'a PortUse),
     /// A file.
     File(&'a FileUse),
+    /// What another identity has asked for.
+    Approval(&'a Approval),
     /// Another identity, to ask what it may do: the action CheckAs.
     Identity(&'a str),
     /// An execution, with the identity that owns it.
@@ -245,11 +249,11 @@ impl Policy {
             [only] => self.decide_one(&call, only, detail),
             ref several => self.decide_all(&call, several, detail),
         };
-        let decision = decision.map_or_else(|denied| *denied, |rules| Decision::permitted_by(&rules));
+        let decision = decision.map_or_else(|denied| *denied, Decision::permitted_by);
         Decision { policy: Some(Arc::clone(&self.digest)), ..decision }
     }
 
-    /// The rules that permit all of these commands.
+    /// What permits all of these commands.
     ///
     /// # Errors
     /// One of them is denied: the first one that is forbidden, or else the first one that no rule permits.
@@ -258,11 +262,11 @@ impl Policy {
         call: &Call<'_>,
         commands: &[Option<&SimpleCommand>],
         detail: Detail,
-    ) -> Result<Vec<&Rule>, Box<Decision>> {
-        let (mut permitting, mut denied) = (Vec::new(), None);
+    ) -> Result<Permit<'_>, Box<Decision>> {
+        let (mut permit, mut denied) = (Permit::default(), None);
         for command in commands {
             match self.decide_one(call, *command, Detail::Verdict) {
-                Ok(rules) => permitting.extend(rules),
+                Ok(other) => permit = permit.and(other),
                 Err(decision) => {
                     let forbids = !decision.rules.is_empty();
                     if forbids || denied.is_none() {
@@ -275,13 +279,13 @@ impl Policy {
             }
         }
         match denied {
-            None => Ok(permitting),
+            None => Ok(permit),
             Some((command, _)) if detail == Detail::Explained => self.decide_one(call, *command, detail),
             Some((_, decision)) => Err(decision),
         }
     }
 
-    /// The rules that permit a call, or one command of its text.
+    /// What permits a call, or one command of its text.
     ///
     /// # Errors
     /// It is denied.
@@ -290,13 +294,13 @@ impl Policy {
         call: &Call<'_>,
         command: Option<&SimpleCommand>,
         detail: Detail,
-    ) -> Result<Vec<&Rule>, Box<Decision>> {
+    ) -> Result<Permit<'_>, Box<Decision>> {
         match self.ask(call, command) {
             Ok((request, entities)) => {
                 let (identity, subject) = (call.caller.identity.as_str(), call.subject);
                 let action = action_name(call.rpc, subject);
                 let call = Question { identity, action, subject, command, request: &request, entities: &entities };
-                self.permitting_rules(&call, detail)
+                self.permit(&call, detail)
             }
             // such as two entities with one name: deny
             Err(error) => {
@@ -313,7 +317,17 @@ impl Policy {
 
     /// Whether any rule may permit this caller to do this with some file. Without that no process is started for it.
     pub(crate) fn may_use_files(&self, caller: &Caller, action: FileAction) -> bool {
-        let actions = [action.as_str(), FileAction::GROUP].map(|name| uid(&self.names.action, name));
+        self.may_permit(caller, [action.as_str(), FileAction::GROUP])
+    }
+
+    /// The same of approving or rejecting some start.
+    pub(crate) fn may_review(&self, caller: &Caller, rpc: Rpc) -> bool {
+        self.may_permit(caller, [rpc.as_str(), rpc.group()])
+    }
+
+    /// Whether a rule about an action, or its group, may permit it to this caller.
+    fn may_permit(&self, caller: &Caller, action: [&str; 2]) -> bool {
+        let actions = action.map(|name| uid(&self.names.action, name));
         let is_about = |rule: &Rule| match &rule.action {
             ActionConstraint::Any => true,
             ActionConstraint::Eq(one) => actions.contains(one),
@@ -358,6 +372,12 @@ impl Policy {
             }
             Subject::Port(used) => (agent.clone(), call().into_iter().chain(used.context()).collect()),
             Subject::File(file) => (agent.clone(), call().into_iter().chain(file.context()).collect()),
+            Subject::Approval(asked) => {
+                if asked.identity != caller.identity {
+                    others.push(self.identity(asked.identity.as_str())?);
+                }
+                (agent.clone(), call().into_iter().chain(self.context_of(asked)).collect())
+            }
             Subject::Identity(name) => {
                 if *name != caller.identity.as_str() {
                     others.push(self.identity(name)?);
@@ -388,6 +408,16 @@ impl Policy {
         Ok((request, entities))
     }
 
+    /// The context of Approve and Reject.
+    fn context_of(&self, Approval { identity, rules, start, .. }: &Approval) -> [(String, Value); 3] {
+        let named_command = start.named_command.clone().unwrap_or_default();
+        [
+            ("identity".to_owned(), Value::new_entity_uid(uid(&self.names.identity, identity.as_str()))),
+            ("rules".to_owned(), Value::new_set(rules.iter().cloned().map(Value::new_string))),
+            ("named_command".to_owned(), Value::new_string(named_command)),
+        ]
+    }
+
     /// What each call of an identity refers to. An action is always in the same group.
     fn entities_of(&self, identity: &str, action: Entity) -> Result<Entities, Box<dyn Error>> {
         let agent = uid(&self.names.agent, &self.agent.hostname);
@@ -395,11 +425,11 @@ impl Policy {
         Ok(Entities::from_entities([self.identity(identity)?, agent, action], None)?)
     }
 
-    /// The rules that permit `call`.
+    /// What permits `call`.
     ///
     /// # Errors
     /// It is denied.
-    fn permitting_rules(&self, call: &Question<'_>, detail: Detail) -> Result<Vec<&Rule>, Box<Decision>> {
+    fn permit(&self, call: &Question<'_>, detail: Detail) -> Result<Permit<'_>, Box<Decision>> {
         let response = self.authorizer.is_authorized(call.request, &self.set, call.entities);
         let rule = |id: &PolicyId| self.rules.get(id);
         let failed = response.diagnostics().errors().filter_map(|error| match error {
@@ -409,8 +439,11 @@ impl Policy {
         let failed_forbids: Vec<_> = failed.filter(is_forbid).collect();
         let applied: Vec<_> = response.diagnostics().reason().filter_map(rule).collect();
         let permits = response.decision() == cedar_policy::Decision::Allow;
-        if permits && failed_forbids.is_empty() && applied.iter().any(|rule| rule.covers(call)) {
-            return Ok(applied);
+        if permits && failed_forbids.is_empty() {
+            let covering: Vec<_> = applied.iter().copied().filter(|rule| rule.covers(call)).collect();
+            if !covering.is_empty() {
+                return Ok(Permit::new(applied, &covering));
+            }
         }
         // rules that permit have no part in a denial
         let forbids: Vec<_> = applied.into_iter().filter(is_forbid).chain(failed_forbids).collect();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cedar_policy::{ActionConstraint, Effect, Policy, PrincipalConstraint};
+use cedar_policy::{ActionConstraint, Effect, EntityUid, Policy, PrincipalConstraint};
 use telexec_engine::Allowance;
 use telexec_executor::parse_size;
 
@@ -13,7 +13,11 @@ use super::explanation::Question;
 use super::simple_command::REDIRECTIONS;
 
 /// The annotations of rules.
-const KNOWN: &str = "id, description, max_timeout, max_concurrent, max_output, any_owner, environment";
+const KNOWN: &str = "id, description, approval, max_timeout, max_concurrent, max_output, any_owner, environment";
+/// The actions of rules that may ask for an approval.
+const START: [&str; 4] = ["start", "Execute", "Run", "Interact"];
+
+const STARTS_ALONE: &str = "allowed only on rules about starts: action in Action::\"start\"";
 
 /// A rule. Cedar evaluates it; its conditions are here to explain why it does not permit.
 #[derive(Clone, Debug)]
@@ -23,6 +27,8 @@ pub(crate) struct Rule {
     pub(crate) effect: Effect,
     /// The limits that it sets.
     pub(crate) allowance: Allowance,
+    /// It permits what another identity has approved within this time.
+    pub(crate) approval: Option<Duration>,
     /// Applies to executions of others too.
     pub(crate) any_owner: bool,
     /// The principals that it applies to.
@@ -73,6 +79,7 @@ impl Rule {
             name,
             effect,
             allowance: Allowance::default(),
+            approval: None,
             any_owner: false,
             principal: policy.principal_constraint(),
             action: policy.action_constraint(),
@@ -109,16 +116,28 @@ impl Rule {
         names.filter(|name| !self.environment.covers(name)).collect()
     }
 
+    /// Whether it is about calls that start a command, and no others.
+    fn is_about_starts(&self) -> bool {
+        let starts = |action: &EntityUid| START.contains(&action.id().unescaped());
+        match &self.action {
+            ActionConstraint::Any => false,
+            ActionConstraint::Eq(one) => starts(one),
+            ActionConstraint::In(some) => some.iter().all(starts),
+        }
+    }
+
     /// Returns whether the annotation is known.
     fn read(&mut self, key: &str, value: &str) -> Result<bool, String> {
         match key {
             "id" if value.is_empty() || value.contains(char::is_control) => return Err("expected a name".to_owned()),
             "id" | "description" => {}
-            "max_timeout" | "max_concurrent" | "max_output" | "any_owner" | "environment"
+            "approval" | "max_timeout" | "max_concurrent" | "max_output" | "any_owner" | "environment"
                 if self.effect == Effect::Forbid =>
             {
                 return Err("allowed only on permit rules".to_owned());
             }
+            "approval" if !self.is_about_starts() => return Err(STARTS_ALONE.to_owned()),
+            "approval" => self.approval = Some(timeout(value)?),
             "max_timeout" => self.allowance.timeout = Some(timeout(value)?),
             "max_concurrent" => self.allowance.concurrent = Some(concurrent(value)?),
             "max_output" => self.allowance.output_bytes = Some(parse_size(value)?),
@@ -170,6 +189,10 @@ mod tests {
         let plain = rule("forbid(principal, action, resource);").unwrap();
         assert_eq!((plain.name.as_str(), plain.effect, plain.any_owner), ("line 7", Effect::Forbid, false));
         assert_eq!(plain.allowance, Allowance::default());
+        for action in [r#"action in Action::"start""#, r#"action in [Action::"Run", Action::"Execute"]"#] {
+            let approved = rule(&format!(r#"@approval("15m") permit(principal, {action}, resource);"#)).unwrap();
+            assert_eq!(approved.approval, Some(Duration::from_secs(900)));
+        }
     }
 
     #[test]
@@ -186,9 +209,18 @@ mod tests {
             "@environment",
             r#"@environment("A ***")"#,
             r#"@id("a\nb")"#,
+            r#"@approval("15m")"#,
         ] {
             let refused = rule(&format!("{annotation} permit(principal, action, resource);")).unwrap_err();
             assert!(refused.starts_with(annotation.split('(').next().unwrap()), "{refused}");
+        }
+        for action in [r#"action == Action::"Attach""#, r#"action in [Action::"Run", Action::"read"]"#] {
+            let refused = rule(&format!(r#"@approval("1m") permit(principal, {action}, resource);"#)).unwrap_err();
+            assert!(refused.contains("allowed only on rules about starts"), "{refused}");
+        }
+        for value in ["", "0s", "soon"] {
+            let text = format!(r#"@approval("{value}") permit(principal, action in Action::"start", resource);"#);
+            assert!(rule(&text).unwrap_err().contains("expected a duration"), "{value}");
         }
         let refused = rule(r#"@max_timeout("1s") forbid(principal, action, resource);"#).unwrap_err();
         assert!(refused.contains("allowed only on permit"), "{refused}");

@@ -80,13 +80,14 @@ impl AgentService for Agent {
         let Resolved { command, refusal } = resolved;
         let judged = self.stack.judge(&call, caller, Rpc::Execute, command).await;
         let (facts, decision) = judged.map_err(|error| error_to_status(&error))?;
-        if let (true, Some(refusal)) = (decision.allowed, refusal) {
+        if let (true, Some(refusal)) = (decision.allowed || decision.approval.is_some(), refusal) {
             return Err(error_to_status(&refusal));
         }
-        let Decision { allowed, reason, missing, .. } = decision;
-        let answer = CheckCommandResponse { allowed, reason, missing, ..Default::default() };
+        let Decision { allowed, reason, missing, approval, .. } = decision;
+        let needs_approval = approval.is_some();
+        let answer = CheckCommandResponse { allowed, reason, missing, needs_approval, ..Default::default() };
         // who may not run a named command learns nothing of its definition
-        let answer = match allowed || !facts.are_of_named_command() {
+        let answer = match allowed || needs_approval || !facts.are_of_named_command() {
             true => with_analysis(answer, facts.analysis()),
             false => answer,
         };

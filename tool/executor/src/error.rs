@@ -33,6 +33,9 @@ pub enum ExecutorError {
     /// There is no such upload of this caller, or it was given up.
     #[error("no upload {0}: start again")]
     NoUpload(ExecutionId),
+    /// There is no request of this id for an approval, or not for this caller.
+    #[error("no approval {0}: it has expired, or there was none")]
+    NoApproval(String),
     /// The machine cannot do what a field of the request asks for; nothing ran.
     #[error("{field}: {reason}")]
     Unsupported {
@@ -58,6 +61,8 @@ pub enum ExecutorError {
         nearest: Option<String>,
         /// Its conditions that do not hold, or those of the rules that forbid it, with values of the command.
         missing: Vec<String>,
+        /// Another identity has to approve it first, and this request for that is pending; then it can be tried again.
+        approval_id: Option<String>,
     },
     /// A limit is reached; nothing ran.
     #[error("{reason}")]
@@ -123,6 +128,13 @@ pub enum ExecutorError {
     /// The executor itself failed, or did not keep to the protocol.
     #[error("{0}")]
     Internal(String),
+}
+
+impl ExecutorError {
+    /// A denial without a rule that is named; `reason` is worded for the caller.
+    pub fn denied(reason: impl Into<String>) -> Self {
+        Self::Denied { rule: None, reason: reason.into(), nearest: None, missing: Vec::new(), approval_id: None }
+    }
 }
 
 /// What a position of this name is in.

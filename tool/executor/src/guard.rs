@@ -63,8 +63,7 @@ impl<E> Guard<E> {
 #[async_trait]
 impl<E: Executor> Executor for Guard<E> {
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
-        let denied = |reason| ExecutorError::Denied { rule: None, reason, nearest: None, missing: Vec::new() };
-        (self.rule)(command.text()).await.map_err(denied)?;
+        (self.rule)(command.text()).await.map_err(ExecutorError::denied)?;
         self.inner.execute(command).await
     }
 

@@ -27,6 +27,10 @@ impl Failure {
         match error {
             ExecutorError::Invalid(error) => malformed(tool, error),
             ExecutorError::Spawn(error) => not_started(&error).into(),
+            ExecutorError::Denied { approval_id: Some(id), rule, .. } => ToolFailure::new("denied", text)
+                .with_hint("once it is approved, make the same call again")
+                .with_details(json!({ "rule": rule, "approval_id": id }))
+                .into(),
             ExecutorError::Denied { rule: Some(rule), .. } => {
                 ToolFailure::new("denied", text).with_details(json!({ "rule": rule })).into()
             }
@@ -52,6 +56,7 @@ impl Failure {
             error @ (ExecutorError::AlreadyExists(_)
             | ExecutorError::Corrupted { .. }
             | ExecutorError::NoUpload(_)
+            | ExecutorError::NoApproval(_)
             | ExecutorError::AlreadyRunning(_)
             | ExecutorError::DeadlineExceeded
             | ExecutorError::ShuttingDown

@@ -44,12 +44,8 @@ impl CommandUsers {
             Some(uids) if !uids.contains(&account.uid) => "it is not in command_users of the agent's configuration",
             _ => return Ok(()),
         };
-        Err(ExecutorError::Denied {
-            rule: None,
-            reason: format!("commands do not run as {} on this machine: {reason}", account.name),
-            nearest: None,
-            missing: Vec::new(),
-        })
+        let name = &account.name;
+        Err(ExecutorError::denied(format!("commands do not run as {name} on this machine: {reason}")))
     }
 }
 
