@@ -6,13 +6,14 @@ use futures_util::stream;
 use prost::Message;
 use prost_types::FileDescriptorSet;
 use telexec_proto::v1::{
-    AttachRequest, CheckCommandRequest, ConnectRequest, Dial, ExecuteRequest, ExecutionEvent, GetAgentRequest,
-    GetExecutionRequest, GetFileInfoRequest, GetUploadRequest, InteractRequest, ListDirectoryRequest,
-    ListExecutionsRequest, ListenRequest, MakeDirectoryRequest, MoveFileRequest, ReadFileRequest, RemoveFileRequest,
-    ResizeTerminalRequest, SearchFilesRequest, ServeSftpHeader, ServeSftpRequest, SignalExecutionRequest, TcpAddress,
-    TerminalSize, WatchFilesRequest, WriteFileHeader, WriteFileRequest, WriteInputRequest, connect_request, dial,
-    forward_service_client::ForwardServiceClient, interact_request::Request as Step, listen_request,
-    serve_sftp_request, write_file_request,
+    ApproveRequest, AttachRequest, CheckCommandRequest, ConnectRequest, Dial, ExecuteRequest, ExecutionEvent,
+    GetAgentRequest, GetApprovalRequest, GetExecutionRequest, GetFileInfoRequest, GetUploadRequest, InteractRequest,
+    ListApprovalsRequest, ListDirectoryRequest, ListExecutionsRequest, ListenRequest, MakeDirectoryRequest,
+    MoveFileRequest, ReadFileRequest, RejectRequest, RemoveFileRequest, ResizeTerminalRequest, SearchFilesRequest,
+    ServeSftpHeader, ServeSftpRequest, SignalExecutionRequest, TcpAddress, TerminalSize, WatchFilesRequest,
+    WriteFileHeader, WriteFileRequest, WriteInputRequest, approval_service_client::ApprovalServiceClient,
+    connect_request, dial, forward_service_client::ForwardServiceClient, interact_request::Request as Step,
+    listen_request, serve_sftp_request, write_file_request,
 };
 use telexec_tests::{Agent, Grpcurl, Wire, follow, within};
 use tonic::{Code, Response, Status, Streaming};
@@ -50,6 +51,7 @@ async fn end(response: Response<Streaming<ExecutionEvent>>) -> Result<(), Status
 /// Calls an RPC with a request that is well-formed; executions are asked for by an id that nothing has.
 async fn call(wire: &Wire, rpc: &str) -> Result<(), Status> {
     let (mut executions, mut agent, mut files) = (wire.executions(), wire.agent(), wire.files());
+    let mut approvals = ApprovalServiceClient::with_origin(wire.clone(), Wire::origin());
     let path = || "/no/such/directory/file".to_owned();
     let execution_id = || "nothing".to_owned();
     let command = ExecuteRequest { command: "true".into(), ..Default::default() };
@@ -85,6 +87,16 @@ async fn call(wire: &Wire, rpc: &str) -> Result<(), Status> {
             "CheckCommand" => {
                 let request = CheckCommandRequest { request: Some(command), ..Default::default() };
                 agent.check_command(request).await.map(drop)
+            }
+            "ListApprovals" => approvals.list_approvals(ListApprovalsRequest {}).await.map(drop),
+            "GetApproval" => approvals.get_approval(GetApprovalRequest { approval_id: execution_id() }).await.map(drop),
+            "Approve" => {
+                let request = ApproveRequest { approval_id: execution_id(), ..Default::default() };
+                approvals.approve(request).await.map(drop)
+            }
+            "Reject" => {
+                let request = RejectRequest { approval_id: execution_id(), ..Default::default() };
+                approvals.reject(request).await.map(drop)
             }
             "Connect" => {
                 let to = Some(dial::To::UnixPath("/nothing".into()));
@@ -154,13 +166,13 @@ fn all() -> BTreeSet<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_role_may_do_what_its_rule_says_and_nothing_else() {
-    assert_eq!(rpcs().len(), 25);
+    assert_eq!(rpcs().len(), 29);
     let actions: BTreeSet<_> = rpcs().iter().flat_map(|rpc| actions(rpc)).collect();
     let rule_for =
         |name: &String| format!("permit(principal in Role::\"{name}\", action == Action::\"{name}\", resource);\n");
     let group =
         |name: &&str| format!("permit(principal in Role::\"{name}\", action in Action::\"{name}\", resource);\n");
-    let groups = ["start", "read", "control", "files", "ports"];
+    let groups = ["start", "read", "control", "files", "ports", "review"];
     let policy: String = actions.iter().map(rule_for).chain(groups.iter().map(group)).collect();
     let names = actions.iter().cloned().chain(groups.map(str::to_owned));
     let roles: String = names.map(|name| format!("{name} = [\"{name}-*\"]\n")).collect();

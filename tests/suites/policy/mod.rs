@@ -1,5 +1,6 @@
 //! Who may do what: policies in Cedar, over agents that have one.
 
+mod approvals;
 mod each_command;
 mod environment;
 mod examples;
