@@ -10,8 +10,7 @@ use tonic::transport::Channel;
 
 use crate::{Approval, error};
 
-/// Requests for the approval of starts on an agent, made when a start is [`Denied`](ExecutorError::Denied) with an
-/// `approval_id`; clones share the connection.
+/// Requests for the approval of starts on an agent, made when a start is refused with [`ExecutorError::ApprovalRequired`]; clones share the connection.
 #[derive(Clone, Debug)]
 pub struct Approvals {
     client: ApprovalServiceClient<Channel>,

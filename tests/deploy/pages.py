@@ -36,6 +36,9 @@ SKIPPED = {
 EXIT_CODES = {
     "telexec exec local -c 'echo hello; echo oops >&2; exit 3'": 3,
     "$G -max-time 1": 68,
+    "as olga exec web1 id": 125,
+    "as anna check --reason": 125,
+    "as anna exec --reason": 125,
 }
 # What is typed on a terminal, once the command has written this.
 KEYS = {

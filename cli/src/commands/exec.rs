@@ -126,7 +126,7 @@ pub(super) async fn execute(
     let is_repeat = args.detach && is_known(args, &link).await;
     let command = command(args, size)?;
     let execution = match (link.executor.execute(command.clone()).await, args.wait_approval) {
-        (Err(ExecutorError::Denied { approval_id: Some(id), .. }), Some(limit))
+        (Err(ExecutorError::ApprovalRequired { approval_id: id, .. }), Some(limit))
             if approvals::wait(agent, &args.agent.target, &id, limit).await? =>
         {
             link.executor.execute(command).await

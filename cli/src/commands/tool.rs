@@ -149,9 +149,11 @@ fn failure(args: &ToolArgs, error: &ToolError) -> Failure {
         return Failure::new(FAILED, error).context(&args.agent.target);
     };
     match source.downcast_ref::<ExecutorError>() {
-        Some(error @ (ExecutorError::Denied { .. } | ExecutorError::Unauthenticated { .. })) => {
-            call_failure(exit::REFUSED, &args.agent.target, error)
-        }
+        Some(
+            error @ (ExecutorError::Denied { .. }
+            | ExecutorError::ApprovalRequired { .. }
+            | ExecutorError::Unauthenticated { .. }),
+        ) => call_failure(exit::REFUSED, &args.agent.target, error),
         Some(error) if exit::of_error(error) == exit::LOST => call_failure(exit::LOST, &args.agent.target, error),
         _ => Failure::new(FAILED, error).context(&args.agent.target),
     }

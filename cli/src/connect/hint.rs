@@ -90,7 +90,7 @@ pub(crate) fn hint(error: &ExecutorError) -> Option<String> {
         // without TLS, missing certificates are the only cause
         ExecutorError::Untrusted { .. } => Some(USE_CERTIFICATES.to_owned()),
         ExecutorError::Spawn(error) if error.is_not_found() => spawn_hint(error),
-        ExecutorError::Denied { approval_id: Some(id), .. } => Some(format!(
+        ExecutorError::ApprovalRequired { approval_id: id, .. } => Some(format!(
             "once somebody else has run `telexec approve TARGET {id}`, run the same command again; --wait-approval DUR waits \
              for that"
         )),

@@ -100,6 +100,7 @@ pub(crate) fn of_error(error: &ExecutorError) -> u8 {
         | ExecutorError::Unsupported { .. }
         | ExecutorError::Unauthenticated { .. }
         | ExecutorError::Denied { .. }
+        | ExecutorError::ApprovalRequired { .. }
         | ExecutorError::NoApproval(_)
         | ExecutorError::Exhausted { .. }
         | ExecutorError::NotFound(_)

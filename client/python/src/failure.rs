@@ -25,11 +25,13 @@ pub(crate) struct Failure {
     spawn: Option<(SpawnStage, i32)>,
     /// Of a connection: what the system says.
     forward: Option<Box<ForwardFailure>>,
+    /// Of a command that another identity has to approve.
+    approval_id: Option<String>,
 }
 
 impl Failure {
     pub(crate) fn new(class: &'static str, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), file: None, spawn: None, forward: None }
+        Self { class, message: message.into(), file: None, spawn: None, forward: None, approval_id: None }
     }
 
     pub(crate) fn forked(pid: u32) -> Self {
@@ -80,14 +82,20 @@ impl From<ExecutorError> for Failure {
                 let spawn = Some((spawn.stage, spawn.errno));
                 return Self { spawn, ..Self::new("NotStarted", error.to_string()) };
             }
+            E::ApprovalRequired { approval_id, reason, .. } => {
+                return Self { approval_id: Some(approval_id.clone()), ..Self::new("Refused", reason) };
+            }
             E::Unauthenticated { .. } | E::Denied { .. } => "Refused",
             E::Exhausted { .. } | E::AlreadyExists(_) | E::AlreadyRunning(_) | E::ShuttingDown => "NotStarted",
             E::NotFound(_) => "NotFound",
             E::Unreachable { .. } | E::Untrusted { .. } => "Unreachable",
             E::Lost { .. } => "Lost",
-            E::Corrupted { .. } | E::NoUpload(_) | E::OutOfRange { .. } | E::DeadlineExceeded | E::Internal(_) => {
-                "Error"
-            }
+            E::Corrupted { .. }
+            | E::NoUpload(_)
+            | E::NoApproval(_)
+            | E::OutOfRange { .. }
+            | E::DeadlineExceeded
+            | E::Internal(_) => "Error",
         };
         Self::new(class, error_chain(&error))
     }
@@ -161,6 +169,9 @@ impl Failure {
             return Ok(PyErr::from_value(error));
         }
         let error = class.call1((self.message,))?;
+        if let Some(approval_id) = self.approval_id {
+            error.setattr("approval_id", approval_id)?;
+        }
         if let Some((stage, errno)) = self.spawn {
             error.setattr("stage", stage.as_str())?;
             error.setattr("errno", errno)?;

@@ -23,6 +23,10 @@ class Invalid(Error, ValueError):
 class Refused(Error):
     """The agent does not let this caller do that."""
 
+    #: Another identity has to approve the command first (`telexec approve TARGET ID`); then it can be run again. `None`: that
+    #: would not help.
+    approval_id: str | None = None
+
 
 class NotStarted(Error):
     """The command could not be started: nothing ran."""

@@ -157,7 +157,9 @@ fn code(error: &ExecutorError) -> Code {
             FileErrorKind::WrongState => Code::InvalidArgument,
         },
         ExecutorError::NotFound(_) | ExecutorError::NoUpload(_) | ExecutorError::NoApproval(_) => Code::NotFound,
-        ExecutorError::Unauthenticated { .. } | ExecutorError::Denied { .. } => Code::PermissionDenied,
+        ExecutorError::Unauthenticated { .. }
+        | ExecutorError::Denied { .. }
+        | ExecutorError::ApprovalRequired { .. } => Code::PermissionDenied,
         ExecutorError::Exhausted { .. } => Code::ResourceExhausted,
         ExecutorError::AlreadyExists(_) | ExecutorError::AlreadyRunning(_) => Code::AlreadyExists,
         ExecutorError::FailedPrecondition { .. } => Code::FailedPrecondition,

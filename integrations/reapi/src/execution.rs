@@ -153,7 +153,7 @@ fn failure(error: ExecutorError, target: &str) -> Failure {
         error @ (ExecutorError::Spawn(_) | ExecutorError::Unsupported { .. }) => {
             Failure::Unsatisfied(crate::chain(&error))
         }
-        error @ ExecutorError::Denied { .. } => Failure::Denied(error),
+        error @ (ExecutorError::Denied { .. } | ExecutorError::ApprovalRequired { .. }) => Failure::Denied(error),
         error => Failure::of_target(target, error),
     }
 }

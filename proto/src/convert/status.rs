@@ -46,9 +46,8 @@ pub fn error_to_status(error: &ExecutorError) -> Status {
             (Code::FailedPrecondition, info(UNSUPPORTED, [("field", cut(field))]))
         }
         ExecutorError::Unauthenticated { .. } => (Code::Unauthenticated, ErrorDetails::new()),
-        ExecutorError::Denied { approval_id: Some(id), rule, .. } => {
-            let rule = rule.as_deref().map(|rule| ("rule", cut(rule)));
-            let metadata = [("approval_id", cut(id))].into_iter().chain(rule);
+        ExecutorError::ApprovalRequired { approval_id, rule, .. } => {
+            let metadata = [("approval_id", cut(approval_id)), ("rule", cut(rule))];
             (Code::PermissionDenied, info(APPROVAL_REQUIRED, metadata))
         }
         ExecutorError::NoApproval(id) => (Code::NotFound, info(APPROVAL_NOT_FOUND, [("approval_id", cut(id))])),
@@ -142,12 +141,15 @@ pub fn error_from_status(status: &Status) -> ExecutorError {
         },
         (Code::InvalidArgument, _) => ExecutorError::Invalid(invalid_from_details(&details, status.message())),
         (Code::Unauthenticated, _) => ExecutorError::Unauthenticated { reason: message() },
+        (Code::PermissionDenied, APPROVAL_REQUIRED) => ExecutorError::ApprovalRequired {
+            approval_id: metadata("approval_id").to_owned(),
+            rule: metadata("rule").to_owned(),
+            reason: message(),
+        },
         (Code::PermissionDenied, _) => {
             let name = |key| Some(metadata(key)).filter(|name| !name.is_empty()).map(str::to_owned);
             let missing = metadata("missing").lines().map(str::to_owned).collect();
-            let approval_id = name("approval_id").filter(|_| reason == APPROVAL_REQUIRED);
-            let (rule, nearest) = (name("rule"), name("nearest_rule"));
-            ExecutorError::Denied { rule, reason: message(), nearest, missing, approval_id }
+            ExecutorError::Denied { rule: name("rule"), reason: message(), nearest: name("nearest_rule"), missing }
         }
         (Code::ResourceExhausted, _) => ExecutorError::Exhausted {
             reason: message(),
@@ -273,8 +275,7 @@ mod tests {
     fn denied(rule: Option<&str>, reason: &str, nearest: Option<&str>, missing: &[&str]) -> ExecutorError {
         let text = |text: &str| text.to_owned();
         let missing = missing.iter().copied().map(text).collect();
-        let (rule, nearest) = (rule.map(text), nearest.map(text));
-        ExecutorError::Denied { rule, reason: text(reason), nearest, missing, approval_id: None }
+        ExecutorError::Denied { rule: rule.map(text), reason: text(reason), nearest: nearest.map(text), missing }
     }
 
     #[test]
@@ -317,6 +318,11 @@ mod tests {
             (ExecutorError::Unauthenticated { reason: "revoked".into() }, Code::Unauthenticated),
             (denied(Some("r"), "no", None, &[]), Code::PermissionDenied),
             (denied(None, "no", Some("n"), &[]), Code::PermissionDenied),
+            (
+                ExecutorError::ApprovalRequired { approval_id: "1f".into(), rule: "r".into(), reason: "wait".into() },
+                Code::PermissionDenied,
+            ),
+            (ExecutorError::NoApproval("1f".into()), Code::NotFound),
             (
                 ExecutorError::Exhausted { reason: "full".into(), retry_after: Some(Duration::from_secs(1)) },
                 Code::ResourceExhausted,

@@ -539,6 +539,7 @@ impl Inner {
             file,
             pattern,
         };
+        let record = Box::new(record);
         let body = Body::Call { decision: decision.into(), operation: record, failure: error.map(Into::into) };
         Some(Record::new(body).of(&Origin::of(call)).about(operation.execution_id))
     }

@@ -195,7 +195,7 @@ pub(super) enum Body {
         #[serde(flatten)]
         decision: Decided,
         #[serde(flatten)]
-        operation: OperationRecord,
+        operation: Box<OperationRecord>,
         #[serde(flatten)]
         failure: Option<Failure>,
     },
@@ -459,7 +459,7 @@ fn word(error: &ExecutorError) -> &'static str {
         ExecutorError::NoUpload(_) | ExecutorError::NoApproval(_) => "not_found",
         ExecutorError::Unsupported { .. } => "unsupported",
         ExecutorError::Unauthenticated { .. } => "unauthenticated",
-        ExecutorError::Denied { .. } => "denied",
+        ExecutorError::Denied { .. } | ExecutorError::ApprovalRequired { .. } => "denied",
         ExecutorError::Exhausted { .. } => "exhausted",
         ExecutorError::NotFound(_) => "not_found",
         ExecutorError::AlreadyExists(_) => "already_exists",

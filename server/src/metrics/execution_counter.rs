@@ -49,6 +49,7 @@ fn refusal(error: &ExecutorError) -> Option<Refusal> {
         ExecutorError::Invalid(_)
         | ExecutorError::Unauthenticated { .. }
         | ExecutorError::Denied { .. }
+        | ExecutorError::ApprovalRequired { .. }
         | ExecutorError::NoApproval(_)
         | ExecutorError::File(_)
         | ExecutorError::Corrupted { .. }

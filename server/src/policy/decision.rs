@@ -137,8 +137,10 @@ impl Decision {
             false => {
                 let rule = if self.rules.is_empty() { "default".to_owned() } else { self.rules.join(", ") };
                 let (reason, nearest, missing) = (self.reason.clone(), self.nearest.clone(), self.missing.clone());
-                let approval_id = self.approval_id.clone();
-                Err(ExecutorError::Denied { rule: Some(rule), reason, nearest, missing, approval_id })
+                Err(match &self.approval_id {
+                    Some(id) => ExecutorError::ApprovalRequired { approval_id: id.clone(), rule, reason },
+                    None => ExecutorError::Denied { rule: Some(rule), reason, nearest, missing },
+                })
             }
         }
     }

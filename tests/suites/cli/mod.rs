@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 
+mod approvals;
 mod background;
 mod ca;
 mod certs;

@@ -35,7 +35,7 @@ impl Ruled {
     /// What waits for an approval when this caller runs it.
     async fn pending(&self, name: &str, command: CommandBuilder) -> String {
         match self.run_as(name, command).await {
-            Err(ExecutorError::Denied { approval_id: Some(id), .. }) => id,
+            Err(ExecutorError::ApprovalRequired { approval_id, .. }) => approval_id,
             other => panic!("{other:?}"),
         }
     }
@@ -71,7 +71,7 @@ impl Ruled {
 
 fn denial(error: ExecutorError) -> String {
     match error {
-        ExecutorError::Denied { approval_id: None, reason, .. } => reason,
+        ExecutorError::Denied { reason, .. } => reason,
         other => panic!("{other:?}"),
     }
 }

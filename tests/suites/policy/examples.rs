@@ -6,7 +6,7 @@ use std::time::Duration;
 use telexec_executor::{
     Command, CommandBuilder, Executor, ExecutorError, FileRange, FileTarget, Files, ResourceLimits, TerminalSize,
 };
-use telexec_tests::{Agent, Certs, Leaf, directory, program, within};
+use telexec_tests::{Agent, Certs, Leaf, directory, program, run, within};
 
 use super::{Ruled, sh};
 
@@ -46,6 +46,7 @@ async fn every_example_is_tried_here() {
     assert_eq!(
         names,
         [
+            "approvals.cedar",
             "break-glass.cedar",
             "named-commands.cedar",
             "read-only-operators.cedar",
@@ -190,6 +191,31 @@ async fn who_is_on_call_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_is_on_call_needs_a_lead() {
+    let ruled = agent("approvals.cedar");
+    let asked = || sh("echo done").reason("INC-4711: disk full");
+    let denied = run(&ruled.to("on-call-anna").await.executor(), asked()).await;
+    let Err(ExecutorError::ApprovalRequired { approval_id: id, .. }) = denied else { panic!("{denied:?}") };
+    for name in ["on-call-anna", "on-call-otto", "ops-olga"] {
+        let refused = within(ruled.to(name).await.approvals().approve(&id, "")).await;
+        assert!(matches!(refused, Err(ExecutorError::Denied { .. })), "{name}: {refused:?}");
+    }
+    within(ruled.to("lead-bob").await.approvals().approve(&id, "")).await.unwrap();
+    assert!(allowed(&ruled, "on-call-anna", asked()).await);
+    let named = |words: &[&str]| Command::argv(words.iter().copied());
+    assert!(ruled.check("ops-olga", named(&["@restart", "web"])).await.allowed);
+    for (name, command) in [
+        ("ops-olga", asked()),
+        ("lead-bob", asked()),
+        ("on-call-anna", sh("true").reason("because")),
+        ("ops-olga", named(&["systemctl", "restart", "web"])),
+    ] {
+        let check = ruled.check(name, command).await;
+        assert!(!check.allowed && !check.needs_approval, "{name}: {check:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn operators_run_what_is_defined() {
     let ruled = agent("named-commands.cedar");
     let named = |words: &[&str]| Command::argv(words.iter().copied());
@@ -215,6 +241,7 @@ async fn whoever_may_run_something_may_look_too() {
     for (example, names) in [
         ("read-only-operators.cedar", &["admin-anna", "ops-bob"][..]),
         ("sandbox-orchestrator.cedar", &["orchestrator"]),
+        ("approvals.cedar", &["ops-olga", "on-call-anna", "lead-bob"]),
         ("break-glass.cedar", &["ci-deploy", "on-call-anna"]),
         ("named-commands.cedar", &["admin-anna", "ops-bob"]),
     ] {

@@ -74,7 +74,7 @@ async fn a_denial_says_nothing_of_whether_it_is_there() {
     let mut answers = Vec::new();
     for id in [own, others, marker().parse().unwrap()] {
         match frozen.signal(&id, Signal::TERM).await {
-            Err(ExecutorError::Denied { rule, reason, nearest, missing, approval_id: _ }) => {
+            Err(ExecutorError::Denied { rule, reason, nearest, missing }) => {
                 answers.push((rule, reason, nearest, missing))
             }
             other => panic!("{other:?}"),

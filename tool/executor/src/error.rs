@@ -61,8 +61,16 @@ pub enum ExecutorError {
         nearest: Option<String>,
         /// Its conditions that do not hold, or those of the rules that forbid it, with values of the command.
         missing: Vec<String>,
-        /// Another identity has to approve it first, and this request for that is pending; then it can be tried again.
-        approval_id: Option<String>,
+    },
+    /// A rule permits it once another identity has approved it; nothing ran. Then it can be tried again.
+    #[error("{reason}")]
+    ApprovalRequired {
+        /// The request for the approval, which is pending.
+        approval_id: String,
+        /// The rules that ask for it.
+        rule: String,
+        /// That, in words for the caller.
+        reason: String,
     },
     /// A limit is reached; nothing ran.
     #[error("{reason}")]
@@ -133,7 +141,7 @@ pub enum ExecutorError {
 impl ExecutorError {
     /// A denial without a rule that is named; `reason` is worded for the caller.
     pub fn denied(reason: impl Into<String>) -> Self {
-        Self::Denied { rule: None, reason: reason.into(), nearest: None, missing: Vec::new(), approval_id: None }
+        Self::Denied { rule: None, reason: reason.into(), nearest: None, missing: Vec::new() }
     }
 }
 

@@ -27,9 +27,9 @@ impl Failure {
         match error {
             ExecutorError::Invalid(error) => malformed(tool, error),
             ExecutorError::Spawn(error) => not_started(&error).into(),
-            ExecutorError::Denied { approval_id: Some(id), rule, .. } => ToolFailure::new("denied", text)
+            ExecutorError::ApprovalRequired { approval_id, rule, .. } => ToolFailure::new("denied", text)
                 .with_hint("once it is approved, make the same call again")
-                .with_details(json!({ "rule": rule, "approval_id": id }))
+                .with_details(json!({ "rule": rule, "approval_id": approval_id }))
                 .into(),
             ExecutorError::Denied { rule: Some(rule), .. } => {
                 ToolFailure::new("denied", text).with_details(json!({ "rule": rule })).into()

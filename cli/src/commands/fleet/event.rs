@@ -152,6 +152,7 @@ impl Outcome {
             | ExecutorError::Unsupported { .. }
             | ExecutorError::Unauthenticated { .. }
             | ExecutorError::Denied { .. }
+            | ExecutorError::ApprovalRequired { .. }
             | ExecutorError::NoApproval(_)
             | ExecutorError::Exhausted { .. }
             | ExecutorError::NoUpload(_)

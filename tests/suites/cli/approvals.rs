@@ -1,0 +1,133 @@
+//! `telexec approvals`, `approve` and `reject`, and `telexec exec` of what has to be approved.
+
+use serde_json::Value;
+use telexec_tests::{Agent, Certs, Leaf, Pair, until, within};
+
+use super::troubleshooting::shows;
+use super::{Said, telexec};
+
+const RULES: &str = r#"
+@id("on-call") @approval("15m") permit(principal == Identity::"anna", action in Action::"start", resource)
+when { context.reason != "" };
+permit(principal, action in [Action::"read", Action::"review"], resource);
+"#;
+
+struct Scene {
+    agent: Agent,
+    certs: Certs,
+    anna: Pair,
+    bob: Pair,
+}
+
+impl Scene {
+    fn start() -> Self {
+        let certs = Certs::new();
+        let agent = Agent::builder().mtls(&certs).policy(RULES).start();
+        let [anna, bob] = ["anna", "bob"].map(|name| certs.ca.issue(Leaf::client(name)));
+        Self { agent, certs, anna, bob }
+    }
+
+    /// `telexec` of one of them; TARGET stands for the agent.
+    fn by(&self, who: &Pair, words: &[&str]) -> tokio::process::Command {
+        let words = words.iter().map(|word| if *word == "TARGET" { self.agent.address() } else { word });
+        let mut command = telexec(words);
+        command.env("TELEXEC_CERT", &who.cert).env("TELEXEC_KEY", &who.key).env("TELEXEC_CA", self.certs.ca.cert());
+        command
+    }
+
+    async fn anna(&self, words: &[&str]) -> Said {
+        Said::by(self.by(&self.anna, words)).await
+    }
+
+    async fn bob(&self, words: &[&str]) -> Said {
+        Said::by(self.by(&self.bob, words)).await
+    }
+
+    /// The only one that waits.
+    async fn pending(&self) -> String {
+        let said = self.bob(&["approvals", "--json", "TARGET"]).await;
+        let listed = said.answer().lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let mut pending = listed.filter(|approval| approval["state"] == "pending");
+        let id = pending.next().unwrap()["approval_id"].as_str().unwrap().to_owned();
+        assert!(pending.next().is_none());
+        id
+    }
+}
+
+const ASKED: [&str; 7] = ["exec", "--reason", "INC-1", "-e", "LANG=C", "TARGET", "-c"];
+
+fn asked(text: &str) -> Vec<&str> {
+    [&ASKED[..], &[text]].concat()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_is_looked_at_approved_and_run() {
+    let scene = Scene::start();
+    let text = "echo one\n\x1b[2Kstate:        approved";
+    let said = scene.anna(&asked(text)).await;
+    let id = scene.pending().await;
+    let hint = format!("`telexec approve {} {id}`", scene.agent.uri());
+    assert!(said.failure(125).contains(&hint), "{said:?}");
+    shows("another identity has to approve this first, by the rule RULE: approval … is pending", said.stderr());
+    let said = scene.anna(&["approve", "TARGET", &id]).await;
+    shows("nobody approves or rejects what they have asked for themselves", said.failure(125));
+
+    let said = scene.bob(&["approvals", "TARGET"]).await;
+    let row: Vec<_> = said.answer().lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(row[..6], [&id, "pending", "in", "59m", "anna", "root"], "{said:?}");
+    let said = scene.bob(&["approvals", "TARGET", &id]).await;
+    let shown = said.answer();
+    for line in ["state:        pending\n", "identity:     anna\n", "reason:       INC-1\n", "environment:  'LANG=C'\n"]
+    {
+        assert!(shown.contains(line), "{line:?}: {shown}");
+    }
+    // a command shows as what it is
+    assert!(shown.ends_with("command:      echo one\n              \\u{1b}[2Kstate:        approved\n"), "{shown}");
+
+    let said = scene.bob(&["approve", "--reason", "go ahead", "TARGET", &id]).await;
+    assert!(said.answer().contains("state:        approved\n") && said.answer().contains("comment:      go ahead\n"));
+    let said = scene.bob(&["approve", "TARGET", &id]).await;
+    assert!(said.failure(125).contains("was approved by bob before"), "{said:?}");
+    assert!(scene.anna(&asked(text)).await.stdout().starts_with("one\n"));
+    let said = scene.anna(&["approvals", "TARGET", &id]).await;
+    assert!(said.answer().contains("state:        used\n") && said.answer().contains("execution:    "), "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_rejected_or_unknown_is_said() {
+    let scene = Scene::start();
+    scene.anna(&asked("id")).await.failure(125);
+    let id = scene.pending().await;
+    let said = scene.bob(&["reject", "--reason", "no", "TARGET", &id]).await;
+    assert!(said.answer().contains("state:        rejected\n"), "{said:?}");
+    let said = scene.anna(&asked("id")).await;
+    shows("NAME has rejected approval …", said.failure(125));
+    assert!(said.stderr().ends_with(": no\n"), "{said:?}");
+    for words in [["approve", "TARGET", "x"], ["reject", "TARGET", "x"], ["approvals", "TARGET", "x"]] {
+        let said = scene.bob(&words).await;
+        shows("no approval …: it has expired, or there was none", said.failure(125));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_waits_for_its_approval() {
+    let scene = Scene::start();
+    let words = [&["exec", "--wait-approval", "60s", "--reason", "INC-1", "TARGET"][..], &["echo", "a b"]].concat();
+    for verdict in ["approve", "reject"] {
+        let waiting = scene.by(&scene.anna, &words).spawn().unwrap();
+        until("it waits", async || scene.bob(&["approvals", "TARGET"]).await.answer().contains("pending")).await;
+        let id = scene.pending().await;
+        let said = scene.bob(&["approvals", "TARGET", &id]).await;
+        assert!(said.answer().ends_with("command:      echo 'a b'\n"), "{said:?}");
+        scene.bob(&[verdict, "TARGET", &id]).await.answer();
+        let said = within(Said::by_child(waiting)).await;
+        match verdict {
+            "approve" => assert_eq!((said.code, said.stdout()), (0, "a b\n")),
+            _ => assert!(said.failure(125).contains("bob has rejected"), "{said:?}"),
+        }
+        assert!(said.stderr().contains("waiting for another identity to run: telexec approve"), "{said:?}");
+    }
+    // not for longer than it was told to
+    let words = [&["exec", "--wait-approval", "10ms", "--reason", "INC-1", "TARGET"][..], &["date"]].concat();
+    assert!(scene.anna(&words).await.failure(125).contains("is pending"));
+}
