@@ -80,6 +80,8 @@ pub use telexec_proto::v1::GetAgentResponse as AgentInfo;
 /// A named command of an agent.
 pub use telexec_proto::v1::NamedCommand;
 /// A request for the approval of a start, and what would run.
-pub use telexec_proto::v1::{Approval, ApprovalState, DisconnectPolicy, ExecuteRequest};
+pub use telexec_proto::v1::{
+    Approval, ApprovalState, DescendantPolicy, DisconnectPolicy, DuplicatePolicy, ExecuteRequest,
+};
 pub use tls::TlsOptions;
 pub use transfer::{TransferAnswer, TransferAnswers, TransferRequests};

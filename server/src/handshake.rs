@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::pki_types::UnixTime;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use telexec_engine::{Lost, Workers};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -21,6 +21,7 @@ use crate::tls::Tls;
 use crate::tls::ca_names::reason;
 use crate::tls::client_cert_check::ClientCertCheck;
 use crate::tls::peer_certificate::PeerCertificate;
+use crate::tls::presented::Presenting;
 
 /// From accepting a connection to an identity; slower peers are dropped.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,12 +36,17 @@ pub(crate) enum HandshakeError {
     Timeout,
     #[error("displaced by others: its source had the most pending connections")]
     Displaced,
-    #[error("TLS: {}", tls_reason(.0))]
-    Tls(io::Error),
+    #[error("TLS: {}", tls_reason(source))]
+    Tls {
+        /// Of rustls, or of the socket.
+        source: io::Error,
+        /// What the peer presented until then.
+        certificate: Option<CertificateDer<'static>>,
+    },
     #[error("TLS: {0}")]
     Lost(#[from] Lost),
     #[error("its certificate has no usable identity (SPIFFE ID, DNS SAN or CN)")]
-    Nameless,
+    Nameless(Option<CertificateDer<'static>>),
     #[error("its user is neither root nor the agent's own, and there is no policy that could let it in")]
     ForeignUser,
     #[error("it is not this machine's host, and there is no policy that could let it in")]
@@ -55,10 +61,29 @@ impl HandshakeError {
         match self {
             Self::Timeout => HandshakeResult::Timeout,
             Self::Displaced => HandshakeResult::Displaced,
-            Self::Tls(_) | Self::Lost(_) => HandshakeResult::Tls,
-            Self::Nameless => HandshakeResult::Nameless,
+            Self::Tls { .. } | Self::Lost(_) => HandshakeResult::Tls,
+            Self::Nameless(_) => HandshakeResult::Nameless,
             Self::ForeignUser | Self::ForeignGuest => HandshakeResult::Foreign,
             Self::Credentials(_) => HandshakeResult::Credentials,
+        }
+    }
+}
+
+impl HandshakeError {
+    /// Whether the agent has turned the peer away, which has not gone away, or kept silent.
+    pub(crate) fn is_decision(&self) -> bool {
+        match self {
+            Self::Tls { source, .. } => source.get_ref().is_some_and(|error| error.is::<rustls::Error>()),
+            Self::Nameless(_) | Self::ForeignUser | Self::ForeignGuest | Self::Credentials(_) => true,
+            Self::Timeout | Self::Displaced | Self::Lost(_) => false,
+        }
+    }
+
+    /// The certificate that the peer presented. That it has the key to it is not certain.
+    pub(crate) fn certificate(&self) -> Option<&CertificateDer<'static>> {
+        match self {
+            Self::Tls { certificate, .. } | Self::Nameless(certificate) => certificate.as_ref(),
+            _ => None,
         }
     }
 }
@@ -134,14 +159,18 @@ async fn tls_handshake(
     workers: &Workers,
 ) -> Result<Peer, HandshakeError> {
     // an idle peer costs no worker
-    stream.readable().await.map_err(HandshakeError::Tls)?;
+    stream.readable().await.map_err(|source| HandshakeError::Tls { source, certificate: None })?;
     let (credentials, since) = (tls.current(), UnixTime::now());
     let acceptor = TlsAcceptor::from(Arc::clone(&credentials.server));
-    let accepted = on_workers(workers, &remote.source.to_string(), acceptor.accept(stream)).await?;
-    let mut stream = accepted.map_err(HandshakeError::Tls)?;
+    let accept = Presenting::new(acceptor.accept(stream));
+    let (accepted, certificate) = on_workers(workers, &remote.source.to_string(), accept).await?;
+    let mut stream = match accepted {
+        Ok(stream) => stream,
+        Err(source) => return Err(HandshakeError::Tls { source, certificate }),
+    };
     stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-    let certificate = PeerCertificate::parse(chain).ok_or(HandshakeError::Nameless)?;
+    let certificate = PeerCertificate::parse(chain).ok_or(HandshakeError::Nameless(certificate))?;
     let caller = Caller::new(certificate.identity.clone(), Transport::Mtls, &remote.address);
     let cert_check = Some(ClientCertCheck::new(tls, credentials, certificate, since));
     let caller = Caller { cert_check, ..caller };

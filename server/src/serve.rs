@@ -34,7 +34,7 @@ use crate::config::{Config, ConfigError};
 use crate::files::FileRpcs;
 use crate::forward::{ForwardRpcs, Forwards};
 use crate::handshake::{HandshakeError, handshake};
-use crate::http2::connection;
+use crate::http2::connection::{self, Shared};
 use crate::http2::preface::PendingAdmission;
 use crate::invalid::InvalidSetting;
 use crate::listen::connection_limiter::ConnectionLimiter;
@@ -139,10 +139,10 @@ pub async fn serve(
     let health = HealthReporter::new();
     let routes = routes(&config, &stack, &forwards, listeners.tls.clone(), &health).await?;
     let handshakes = Workers::new("handshakes", 1, policy_evaluator::processors()).map_err(ServeError::Engine)?;
-    let connections = Connections::new(routes, handshakes, &config, stack.policy.is_some(), metrics.clone());
+    let connections = Connections::new(routes, handshakes, &config, &stack);
     let _closes = connections.close.clone().drop_guard();
     let mut following = JoinSet::new();
-    following.spawn(connections.request_memory.clone().give_back());
+    following.spawn(connections.shared.request_memory.clone().give_back());
     if let Some(listener) = listeners.metrics {
         let collector = AgentCollector::new(
             &config,
@@ -188,7 +188,7 @@ pub async fn serve(
             () = engine.hand_over(config.shutdown_grace) => {
                 accepting.shutdown().await;
                 forwards.closing.cancel();
-                connections.goaway.cancel();
+                connections.shared.goaway.cancel();
                 connections.tracker.close();
                 // calls that follow a command do not end
                 let _ = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, connections.tracker.wait()).await;
@@ -208,7 +208,7 @@ pub async fn serve(
     engine.close();
     // what no one may wait for
     forwards.closing.cancel();
-    connections.goaway.cancel();
+    connections.shared.goaway.cancel();
     if tokio::time::timeout(config.shutdown_grace, engine.idle()).await.is_err() {
         warn!(running = engine.running(), "ending the remaining commands");
     }
@@ -299,35 +299,34 @@ fn max_handshakes() -> usize {
 /// All open connections.
 #[derive(Clone)]
 struct Connections {
-    routes: Routes,
+    shared: Shared,
     /// Whether other local users may connect, because a policy decides what they may do.
     strangers: bool,
-    /// Open calls may complete; new ones are refused.
-    goaway: CancellationToken,
     /// All connections are closed.
     close: CancellationToken,
     tracker: TaskTracker,
     connection_limiter: ConnectionLimiter,
-    call_limiter: CallLimiter,
     /// Runs the computations of TLS, fairly among sources.
     handshakes: Workers,
-    request_memory: RequestMemory,
-    metrics: Metrics,
 }
 
 impl Connections {
-    fn new(routes: Routes, handshakes: Workers, config: &Config, strangers: bool, metrics: Metrics) -> Self {
-        Self {
+    fn new(routes: Routes, handshakes: Workers, config: &Config, stack: &Stack) -> Self {
+        let shared = Shared {
             routes,
-            strangers,
+            call_limiter: CallLimiter::new(config.max_calls_per_identity),
+            request_memory: RequestMemory::new(config.request_limits()),
+            audit: stack.audit.clone(),
+            metrics: stack.metrics.clone(),
             goaway: CancellationToken::new(),
+        };
+        Self {
+            shared,
+            strangers: stack.policy.is_some(),
             close: CancellationToken::new(),
             tracker: TaskTracker::new(),
             connection_limiter: ConnectionLimiter::new(config),
-            call_limiter: CallLimiter::new(config.max_calls_per_identity),
             handshakes,
-            request_memory: RequestMemory::new(config.request_limits()),
-            metrics,
         }
     }
 
@@ -361,16 +360,21 @@ impl Connections {
 
     async fn answer(self, accepted: Accepted, remote: Remote, pending: PendingConnection) {
         let displaced = pending.displaced();
+        let (transport, Shared { audit, metrics, .. }) = (accepted.transport(), self.shared.clone());
         let peer = tokio::select! {
             peer = handshake(accepted, &remote, self.strangers, &self.handshakes) => peer,
             () = displaced.cancelled() => Err(HandshakeError::Displaced),
         };
-        self.metrics.handshake(peer.as_ref().err().map_or(HandshakeResult::Ok, HandshakeError::result));
+        metrics.handshake(peer.as_ref().err().map_or(HandshakeResult::Ok, HandshakeError::result));
         let peer = match peer {
             Ok(peer) => peer,
-            Err(reason) => return info!(from = remote.address, %reason, "rejected a connection"),
+            Err(reason) => {
+                drop(pending);
+                info!(from = remote.address, %reason, "rejected a connection");
+                return audit.record_rejected_peer(transport, &remote, &reason).await;
+            }
         };
-        let (identity, connections, metrics) = (peer.identity().clone(), self.connection_limiter, self.metrics.clone());
+        let (identity, connections) = (peer.identity().clone(), self.connection_limiter);
         let acquire_permit = move || {
             drop(pending);
             let permit = connections.acquire(&identity, &remote);
@@ -380,16 +384,7 @@ impl Connections {
             permit
         };
         let admission = PendingAdmission { displaced, acquire_permit: Box::new(acquire_permit) };
-        connection::serve(
-            peer,
-            admission,
-            self.routes,
-            self.call_limiter,
-            self.request_memory,
-            self.metrics,
-            self.goaway,
-        )
-        .await;
+        connection::serve(peer, admission, self.shared).await;
     }
 
     /// Waits for the last responses to be sent, then closes all connections.

@@ -9,19 +9,22 @@ use crate::config::ConnectArgs;
 #[command(
     after_long_help = "\
 An agent's policy may permit a command only once another identity has approved it. Lists the requests that you have made, and \
-those that you may approve or reject. STATE is pending, approved, rejected or used: it was started. Requests that nobody approves \
-are dropped after an hour, and all when the agent restarts.
+those that you may approve or reject. STATE is pending, approved, rejected or used (the command was started). Pending requests are \
+dropped after an hour; all are dropped when the agent restarts.
 
-With ID, shows the request in full: what would run is in quotes where that matters, and as the agent has resolved it.
+With ID, shows the request in full, as the agent has resolved it. Words and texts with spaces, control or invisible characters are \
+quoted as bash reads them: 'a b', $'a\\nb'.
 
-With --json, one object per line; what is not known is null, and request is an ExecuteRequest of telexec's protocol:
+With --json, one object per line; what is not set is null or empty, and request is null in the list if it is long:
   {\"approval_id\":…,\"state\":\"pending\",\"identity\":…,\"named_command\":…,\"rules\":[…],\"create_time\":…,\"expire_time\":…,
    \"reviewer\":…,\"review_reason\":…,\"review_time\":…,\"execution_id\":…,
    \"request\":{\"command\":…,\"argv\":[…],\"shell\":…,\"login\":…,\"user\":…,\"working_directory\":…,\"environment\":{…},
-              \"clear_environment\":…,\"stdin_bytes\":…,\"accepts_input\":…,\"terminal\":…,\"reason\":…,\"labels\":{…},
-              \"background\":…,\"no_new_privileges\":…}}",
+              \"clear_environment\":…,\"stdin\":…,\"stdin_base64\":…,\"accepts_input\":…,\"terminal\":…,\"reason\":…,
+              \"labels\":{…},\"background\":…,\"yield_after\":…,\"timeout\":…,\"kill_grace\":…,\"disconnect_grace\":…,
+              \"limits\":{…},\"max_output_bytes\":…,\"merge_output\":…,\"report_working_directory\":…,
+              \"kills_descendants\":…,\"reuses_running\":…,\"no_new_privileges\":…}}",
     after_help = "\
-Exit codes: 0 listed, 2 invalid command line or configuration, 125 refused by the agent, or no such approval, 255 the agent is \
+Exit codes: 0 listed, 2 invalid command line or configuration, 125 refused by the agent, or no such request, 255 the agent is \
 unreachable.
 
 Examples:
@@ -31,9 +34,9 @@ Examples:
 pub(crate) struct ApprovalsArgs {
     #[command(flatten)]
     pub(crate) agent: AgentArg,
-    /// Show only this one, in full
+    /// ID of a request: show only this one, in full
     pub(crate) id: Option<String>,
-    /// Print one JSON object per approval
+    /// Print one JSON object per request
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -42,10 +45,9 @@ pub(crate) struct ApprovalsArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The command starts when its caller runs it again, once, within the time that the policy sets. Look at it first: telexec approvals \
-TARGET ID.
+Its caller can then run the command, once, within the time that the policy sets. Look at it first: telexec approvals TARGET ID.
 
-Exit codes: 0 approved, 2 invalid command line or configuration, 125 refused by the agent, or no such approval, 255 the agent is \
+Exit codes: 0 approved, 2 invalid command line or configuration, 125 refused by the agent, or no such request, 255 the agent is \
 unreachable.
 
 Example:
@@ -57,9 +59,9 @@ pub(crate) struct ApproveArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What is approved, and not started yet, can be rejected too. The same command of the same caller stays rejected for an hour.
+An approved command that has not started yet can still be rejected. The same command of the same caller is refused for an hour.
 
-Exit codes: 0 rejected, 2 invalid command line or configuration, 125 refused by the agent, or no such approval, 255 the agent is \
+Exit codes: 0 rejected, 2 invalid command line or configuration, 125 refused by the agent, or no such request, 255 the agent is \
 unreachable.
 
 Example:
@@ -73,9 +75,9 @@ pub(crate) struct RejectArgs {
 pub(crate) struct ReviewArgs {
     #[command(flatten)]
     pub(crate) agent: AgentArg,
-    /// Approval ID (see `telexec approvals`)
+    /// ID of the request (see `telexec approvals`)
     pub(crate) id: String,
-    /// Reason, for the requester and the audit log
+    /// Reason, for the caller and the audit log
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) reason: String,
     #[command(flatten)]

@@ -96,7 +96,7 @@ pub(crate) struct ExecArgs {
     #[arg(long, hide_short_help = true, value_name = "KEYS", default_value = "ctrl-p,ctrl-q")]
     #[arg(help_heading = BACKGROUND)]
     pub(crate) detach_keys: DetachKeys,
-    /// If the policy asks for the approval of another identity, wait for it, at most this long
+    /// If the policy requires another identity's approval, wait up to this long for it
     #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = parse_timeout)]
     pub(crate) wait_approval: Option<Duration>,
     /// Execution ID to use; repeating a request with the same ID attaches to the first execution

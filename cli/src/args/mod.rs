@@ -101,7 +101,7 @@ SIZE is a number of bytes, or a size such as 512K, 256M, 2GiB; K is 1,024.
 FILE of --env-file has lines NAME=VALUE, or NAME alone, which passes on the caller's own variable.
 
 With --json, one object:
-  {\"allowed\":…,\"reason\":…,\"missing\":[…],\"programs\":[…],\"permission_pattern\":…,\"uses_sudo\":…}"
+  {\"allowed\":…,\"reason\":…,\"missing\":[…],\"needs_approval\":…,\"programs\":[…],\"permission_pattern\":…,\"uses_sudo\":…}"
     )]
     Check(Box<CheckArgs>),
     /// Run a command on many machines at once
@@ -136,11 +136,11 @@ With --json, one object:
     Info(InfoArgs),
     /// List the named commands of an agent
     Commands(CommandsArgs),
-    /// List the commands that wait for an approval
+    /// List the requests for approval of commands
     Approvals(ApprovalsArgs),
-    /// Approve a command of another identity
+    /// Approve another identity's command
     Approve(ApproveArgs),
-    /// Reject a command of another identity
+    /// Reject another identity's command
     Reject(RejectArgs),
     /// Manage a private CA, for evaluation and small fleets
     Certs(CertsArgs),

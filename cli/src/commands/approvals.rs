@@ -3,18 +3,23 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use telexec_client::{Agent, Approval, ApprovalState, DisconnectPolicy, ExecuteRequest};
+use telexec_client::{
+    Agent, Approval, ApprovalState, DescendantPolicy, DisconnectPolicy, DuplicatePolicy, ExecuteRequest,
+};
 use telexec_executor::ExecutorError;
 
 use crate::args::{ApprovalsArgs, ApproveArgs, RejectArgs, ReviewArgs};
 use crate::config::ConnectArgs;
 use crate::connect::{call_failure, with_agent};
-use crate::output::{self, Failure, exit, fields, print_message, printable, short_duration, table};
+use crate::output::{self, Failure, exit, print_message, printable, short_duration, table};
 use crate::syntax::Destination;
 use crate::terminal;
 
-const HEADING: [&str; 6] = ["ID", "STATE", "EXPIRES", "IDENTITY", "USER", "COMMAND"];
+const HEADING: [&str; 7] = ["ID", "STATE", "EXPIRES", "IDENTITY", "USER", "REASON", "COMMAND"];
+const KEY_WIDTH: usize = 16;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(args: ApprovalsArgs) -> Result<u8, Failure> {
@@ -56,24 +61,41 @@ async fn review(
     output::print(in_full(&approval.await?).as_bytes()).map(|()| 0)
 }
 
-/// Waits until a request is approved or rejected, for this long. Returns whether it was.
-pub(super) async fn wait(agent: &Agent, target: &Destination, id: &str, limit: Duration) -> Result<bool, Failure> {
-    let approvals = agent.approvals();
+/// Waits until a request is approved or rejected, for at most this long: then the command can be run again.
+pub(super) async fn wait(agent: &Agent, target: &Destination, id: &str, limit: Duration) -> Result<(), Failure> {
+    let (approvals, id) = (agent.approvals(), printable(id));
+    let mut unreachable = None;
     let reviewed = async {
         loop {
-            match approvals.get(id).await {
-                Ok(approval) if approval.state() == ApprovalState::Pending => {}
-                Ok(_) => return Ok(true),
+            unreachable = match approvals.get(&id).await {
+                Ok(approval) if approval.state() == ApprovalState::Pending => None,
+                Ok(_) => return Ok(()),
                 // the connection may come back
-                Err(ExecutorError::Unreachable { .. } | ExecutorError::Lost { .. }) => {}
-                Err(ExecutorError::NoApproval(_)) => return Ok(false),
-                Err(error) => return Err(call_failure(exit::of_error(&error), target, &error)),
-            }
+                Err(error @ (ExecutorError::Unreachable { .. } | ExecutorError::Lost { .. })) => Some(error),
+                Err(ExecutorError::NoApproval(_)) => return Err(dropped(target, &id)),
+                Err(error) => {
+                    let failure = call_failure(exit::of_error(&error), target, &error);
+                    return Err(failure.hint(Some(format!("request {id} stays pending, but cannot be waited for"))));
+                }
+            };
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
-    print_message(&format!("{target}: waiting for another identity to run: telexec approve {target} {id}"));
-    tokio::time::timeout(limit, reviewed).await.unwrap_or(Ok(false))
+    print_message(&format!("{target}: waiting for somebody else to run: telexec approve {target} {id}"));
+    if let Ok(reviewed) = tokio::time::timeout(limit, reviewed).await {
+        return reviewed;
+    }
+    Err(match unreachable {
+        Some(error) => call_failure(exit::of_error(&error), target, &error),
+        None => Failure::message(exit::REFUSED, format!("{target}: request {id} is still pending"))
+            .hint(Some("run the same command again once it is approved")),
+    })
+}
+
+fn dropped(target: &Destination, id: &str) -> Failure {
+    let why = "the agent was restarted, or newer requests have taken its place";
+    Failure::message(exit::REFUSED, format!("{target}: request {id} is gone: {why}"))
+        .hint(Some("run the same command again for another one"))
 }
 
 fn as_table(approvals: &[Approval]) -> String {
@@ -81,14 +103,18 @@ fn as_table(approvals: &[Approval]) -> String {
     let now = SystemTime::now();
     let row = |approval: &Approval| {
         let left = time(approval.expire_time).map(|time| time.duration_since(now).unwrap_or_default());
-        let user = approval.request.as_ref().map_or("", |request| request.user.as_str());
+        let request = approval.request.as_ref();
+        let text = |field: fn(&ExecuteRequest) -> &String| {
+            request.map_or_else(String::new, |request| on_a_line(field(request)))
+        };
         vec![
-            printable(&approval.approval_id),
+            on_a_line(&approval.approval_id),
             state(approval).to_owned(),
             left.map_or_else(String::new, |left| format!("in {}", short_duration(left))),
-            printable(&approval.identity),
-            printable(user),
-            printable(&command(approval)),
+            on_a_line(&approval.identity),
+            text(|request| &request.user),
+            text(|request| &request.reason),
+            command(approval),
         ]
     };
     let rows: Vec<_> = std::iter::once(heading).chain(approvals.iter().map(row)).collect();
@@ -105,47 +131,84 @@ fn state(approval: &Approval) -> &'static str {
     }
 }
 
-/// The name of the command, or else what runs.
+/// What runs, on a line, after the name of a named command.
 fn command(approval: &Approval) -> String {
-    let Some(request) = &approval.request else { return format!("@{}", approval.named_command) };
-    let text = if request.argv.is_empty() { request.command.clone() } else { words(&request.argv) };
+    let text = match &approval.request {
+        // the list has no long ones
+        None => format!("(long: see telexec approvals TARGET {})", on_a_line(&approval.approval_id)),
+        Some(request) if request.argv.is_empty() => on_a_line(&request.command),
+        Some(request) => words(&request.argv),
+    };
     match approval.named_command.as_str() {
         "" => text,
-        name => format!("@{name}: {text}"),
+        name => format!("@{}: {text}", on_a_line(name)),
     }
+}
+
+/// A text that shows as what it is: with control or invisible characters as a word that bash reads as the same text.
+fn on_a_line(text: &str) -> String {
+    if printable(text) == text { text.to_owned() } else { ansi_c_quoted(text) }
 }
 
 /// Words, quoted so that where each of them ends is seen.
 fn words(words: &[String]) -> String {
-    shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "))
+    let quoted = words.iter().map(|word| match printable(word) == *word {
+        true => shlex::try_quote(word).map_or_else(|_| ansi_c_quoted(word), |word| word.into_owned()),
+        false => ansi_c_quoted(word),
+    });
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
+/// `$'…'` of bash(1).
+fn ansi_c_quoted(text: &str) -> String {
+    bytes_quoted(text.as_bytes())
+}
+
+fn bytes_quoted(bytes: &[u8]) -> String {
+    let mut quoted = "$'".to_owned();
+    for chunk in bytes.utf8_chunks() {
+        quote(chunk.valid(), &mut quoted);
+        chunk.invalid().iter().for_each(|byte| quoted.push_str(&format!("\\x{byte:02x}")));
+    }
+    quoted + "'"
+}
+
+fn quote(text: &str, quoted: &mut String) {
+    for c in text.chars() {
+        match c {
+            '\n' => quoted.push_str("\\n"),
+            '\t' => quoted.push_str("\\t"),
+            '\\' | '\'' => quoted.extend(['\\', c]),
+            c if c.is_ascii_control() => quoted.push_str(&format!("\\x{:02x}", u32::from(c))),
+            c if printable(c.encode_utf8(&mut [0; 4])) != c.to_string() => {
+                quoted.push_str(&format!("\\U{:08x}", u32::from(c)));
+            }
+            c => quoted.push(c),
+        }
+    }
 }
 
 /// All that there is to it.
 fn in_full(approval: &Approval) -> String {
-    let known = fields([
-        ("approval", approval.approval_id.clone()),
+    let known = rows([
+        ("request", approval.approval_id.clone()),
         ("state", state(approval).to_owned()),
         ("identity", approval.identity.clone()),
         ("rules", approval.rules.join(", ")),
+        ("created", timestamp(approval.create_time).unwrap_or_default()),
         ("expires", timestamp(approval.expire_time).unwrap_or_default()),
         ("reviewer", approval.reviewer.clone()),
-        ("comment", approval.review_reason.clone()),
+        ("review reason", approval.review_reason.clone()),
         ("execution", approval.execution_id.clone()),
     ]);
-    known + &approval.request.as_ref().map_or_else(|| named(approval), |request| what_runs(approval, request))
+    known + &approval.request.as_ref().map(|request| what_runs(approval, request)).unwrap_or_default()
 }
 
-fn named(approval: &Approval) -> String {
-    fields([("command", format!("@{}", approval.named_command))])
-}
-
+/// What is approved: all that a request can ask for.
 fn what_runs(approval: &Approval, request: &ExecuteRequest) -> String {
-    let yes = |flag: bool| if flag { "yes".to_owned() } else { String::new() };
-    let pairs = |pairs: &BTreeMap<String, String>| {
-        let pairs = pairs.iter().map(|(key, value)| format!("{key}={value}"));
-        words(&pairs.collect::<Vec<_>>())
-    };
-    let options = fields([
+    let limits = request.limits.unwrap_or_default();
+    let number = |number: u64| if number == 0 { String::new() } else { number.to_string() };
+    let options = rows([
         ("reason", request.reason.clone()),
         ("user", request.user.clone()),
         ("directory", request.working_directory.clone()),
@@ -155,32 +218,87 @@ fn what_runs(approval: &Approval, request: &ExecuteRequest) -> String {
         ("shell", request.shell.clone() + if request.login { " (login)" } else { "" }),
         ("input", input(request)),
         ("terminal", yes(request.terminal.is_some())),
-        ("background", yes(in_background(request))),
+        ("background", background(request)),
+        ("timeout", duration(request.timeout)),
+        ("kill grace", duration(request.kill_grace)),
+        ("reconnect", duration(request.disconnect_grace)),
+        ("memory", number(limits.memory_bytes)),
+        ("processes", number(limits.max_processes.into())),
+        ("cpus", if limits.cpus == 0.0 { String::new() } else { limits.cpus.to_string() }),
+        ("output limit", number(request.max_output_bytes)),
+        ("merged output", yes(request.merge_output)),
+        ("reports cwd", yes(request.report_working_directory)),
+        ("descendants", if kills_descendants(request) { "killed".to_owned() } else { String::new() }),
+        ("duplicates", if reuses_running(request) { "reused".to_owned() } else { String::new() }),
         ("no new privs", yes(request.no_new_privileges)),
+        ("named command", approval.named_command.clone()),
     ]);
-    let name =
-        if approval.named_command.is_empty() { String::new() } else { named(approval).replace("command:", "name:   ") };
-    let lines = match request.argv.as_slice() {
-        [] => request.command.split('\n').map(printable).collect(),
-        argv => vec![printable(&words(argv))],
+    let lines: Vec<_> = match request.argv.as_slice() {
+        [] if request.command.split('\n').all(|line| printable(line) == line) => request.command.split('\n').collect(),
+        [] => return options + &row("quoted", &ansi_c_quoted(&request.command)),
+        argv => return options + &row("program", &words(argv)),
     };
-    let mut keys = std::iter::once("command:").chain(std::iter::repeat(""));
-    let lines = lines.iter().map(|line| format!("{:14}{line}\n", keys.next().unwrap_or_default()));
-    options + &name + &lines.collect::<String>()
+    let mut keys = std::iter::once("command").chain(std::iter::repeat(""));
+    options + &lines.iter().map(|line| row(keys.next().unwrap_or_default(), line)).collect::<String>()
+}
+
+/// A line for each that has a value.
+fn rows<const N: usize>(rows: [(&str, String); N]) -> String {
+    let shown = rows.iter().filter(|(_, value)| !value.is_empty());
+    shown.map(|(key, value)| row(key, &on_a_line(value))).collect()
+}
+
+/// A line, folded here: folded by the terminal, its end could look like the beginning of another one.
+fn row(key: &str, value: &str) -> String {
+    let key = if key.is_empty() { String::new() } else { format!("{key}:") };
+    let room = terminal::output_width().unwrap_or(usize::MAX).saturating_sub(KEY_WIDTH + 2).max(20);
+    let mut rest: Vec<_> = value.chars().collect();
+    let mut text = format!("{key:KEY_WIDTH$}");
+    while rest.len() > room {
+        text.extend(rest.drain(..room));
+        text.push_str(&format!("\n{:KEY_WIDTH$}… ", ""));
+    }
+    text.extend(rest);
+    text + "\n"
+}
+
+fn yes(flag: bool) -> String {
+    if flag { "yes".to_owned() } else { String::new() }
+}
+
+fn pairs(pairs: &BTreeMap<String, String>) -> String {
+    words(&pairs.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>())
 }
 
 /// What it reads: of input that is sent later nothing is known.
 fn input(request: &ExecuteRequest) -> String {
-    let given = (!request.stdin.is_empty()).then(|| match std::str::from_utf8(&request.stdin) {
-        Ok(text) => format!("{text:?}"),
-        Err(_) => format!("{} bytes", request.stdin.len()),
-    });
+    let given = (!request.stdin.is_empty()).then(|| bytes_quoted(&request.stdin));
     let later = request.accepts_input.then(|| "any that is sent while it runs".to_owned());
     given.into_iter().chain(later).collect::<Vec<_>>().join(", then ")
 }
 
-fn in_background(request: &ExecuteRequest) -> bool {
-    request.yield_after.is_some() || request.on_disconnect() == DisconnectPolicy::Detach
+fn background(request: &ExecuteRequest) -> String {
+    match duration(request.yield_after) {
+        after if !after.is_empty() => format!("after {after}"),
+        _ => yes(request.on_disconnect() == DisconnectPolicy::Detach),
+    }
+}
+
+fn kills_descendants(request: &ExecuteRequest) -> bool {
+    request.descendants() == DescendantPolicy::Kill
+}
+
+fn reuses_running(request: &ExecuteRequest) -> bool {
+    request.duplicate_policy() == DuplicatePolicy::ReuseRunning
+}
+
+/// A duration on the wire.
+fn duration<T>(wire: Option<T>) -> String
+where
+    Duration: TryFrom<T>,
+{
+    let duration = wire.and_then(|duration| Duration::try_from(duration).ok());
+    duration.map(|duration| humantime::format_duration(duration).to_string()).unwrap_or_default()
 }
 
 /// A time on the wire.
@@ -210,12 +328,27 @@ fn as_json(approval: &Approval) -> Value {
             "working_directory": request.working_directory,
             "environment": request.environment,
             "clear_environment": request.clear_environment,
-            "stdin_bytes": request.stdin.len(),
+            "stdin": std::str::from_utf8(&request.stdin).ok(),
+            "stdin_base64": STANDARD.encode(&request.stdin),
             "accepts_input": request.accepts_input,
             "terminal": request.terminal.is_some(),
             "reason": request.reason,
             "labels": request.labels,
-            "background": in_background(request),
+            "background": !background(request).is_empty(),
+            "yield_after": given(&duration(request.yield_after)),
+            "timeout": given(&duration(request.timeout)),
+            "kill_grace": given(&duration(request.kill_grace)),
+            "disconnect_grace": given(&duration(request.disconnect_grace)),
+            "limits": {
+                "memory_bytes": request.limits.unwrap_or_default().memory_bytes,
+                "max_processes": request.limits.unwrap_or_default().max_processes,
+                "cpus": request.limits.unwrap_or_default().cpus,
+            },
+            "max_output_bytes": request.max_output_bytes,
+            "merge_output": request.merge_output,
+            "report_working_directory": request.report_working_directory,
+            "kills_descendants": kills_descendants(request),
+            "reuses_running": reuses_running(request),
             "no_new_privileges": request.no_new_privileges,
         })
     });

@@ -52,6 +52,7 @@ fn as_json(check: &CommandCheck) -> String {
         "allowed": check.allowed,
         "reason": check.reason,
         "missing": check.missing,
+        "needs_approval": check.needs_approval,
         "programs": check.programs,
         "permission_pattern": check.permission_pattern,
         "uses_sudo": check.uses_sudo,

@@ -126,14 +126,17 @@ pub(super) async fn execute(
     let is_repeat = args.detach && is_known(args, &link).await;
     let command = command(args, size)?;
     let execution = match (link.executor.execute(command.clone()).await, args.wait_approval) {
-        (Err(ExecutorError::ApprovalRequired { approval_id: id, .. }), Some(limit))
-            if approvals::wait(agent, &args.agent.target, &id, limit).await? =>
-        {
+        (Err(ExecutorError::ApprovalRequired { approval_id, .. }), Some(limit)) => {
+            approvals::wait(agent, &args.agent.target, &approval_id, limit).await?;
             link.executor.execute(command).await
         }
         (execution, _) => execution,
     };
-    let execution = execution.map_err(|error| call_failure(exit::of_error(&error), &args.agent.target, &error))?;
+    let execution = execution.map_err(|error| {
+        let waits = matches!(error, ExecutorError::ApprovalRequired { .. });
+        let failure = call_failure(exit::of_error(&error), &args.agent.target, &error);
+        failure.hint(waits.then_some("with --wait-approval DUR, telexec exec waits for that"))
+    })?;
     let id = running.insert(execution.id().clone());
     if args.detach {
         return detach(args, execution, is_repeat).await;

@@ -90,10 +90,8 @@ pub(crate) fn hint(error: &ExecutorError) -> Option<String> {
         // without TLS, missing certificates are the only cause
         ExecutorError::Untrusted { .. } => Some(USE_CERTIFICATES.to_owned()),
         ExecutorError::Spawn(error) if error.is_not_found() => spawn_hint(error),
-        ExecutorError::ApprovalRequired { approval_id: id, .. } => Some(format!(
-            "once somebody else has run `telexec approve TARGET {id}`, run the same command again; --wait-approval DUR waits \
-             for that"
-        )),
+        // of many agents at once: with the id these would all be different
+        ExecutorError::ApprovalRequired { .. } => Some(approval_hint("TARGET", "ID")),
         ExecutorError::Unreachable { .. } if find::<LookupError>(error).is_some() => {
             Some("check the spelling of the host name, or use its IP address".to_owned())
         }
@@ -108,6 +106,11 @@ pub(crate) fn hint(error: &ExecutorError) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// How to go on from a request for an approval.
+pub(super) fn approval_hint(target: &str, id: &str) -> String {
+    format!("somebody else has to run `telexec approve {target} {id}`; then run the same command again")
 }
 
 /// A word with a space that is no program is meant for a shell.

@@ -20,7 +20,7 @@ pub(crate) use self::nats::{enqueue, labelled};
 pub(crate) use self::own_certificate::{check as check_own_certificate, expire_time as own_expire_time};
 pub(crate) use self::reconnect::{Link, Outages, ReconnectArgs, is_lost};
 use crate::config::{Config, ConnectArgs, ResolvedTarget, Route};
-use crate::output::{Failure, exit, print_message};
+use crate::output::{Failure, exit, print_message, printable};
 use crate::syntax::Destination;
 use crate::terminal::Signals;
 
@@ -152,7 +152,12 @@ async fn with_session<T>(
 /// The failure of a call to an agent.
 pub(crate) fn call_failure(code: u8, target: &Destination, error: &ExecutorError) -> Failure {
     let is_lost = matches!(error, ExecutorError::Lost { .. }) && !is_settled(error);
-    let hint = hint(error).map(|hint| hint.replace("TARGET", &target.to_string()));
+    let hint = match error {
+        ExecutorError::ApprovalRequired { approval_id, .. } => {
+            Some(hint::approval_hint(&target.to_string(), &printable(approval_id)))
+        }
+        _ => hint(error),
+    };
     let failure = Failure::new(code, error).hint(hint).lost(is_lost);
     match error {
         // these messages contain the endpoint

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use telexec_engine::LocalExecutor;
 use telexec_executor::{
     Attach, Command, Execution, ExecutionId, ExecutionInfo, Executor, ExecutorError, Input, ListPage, ListQuery,
-    OnDisconnect, Signal, TerminalSize,
+    OnDisconnect, Signal, SpawnStage, TerminalSize,
 };
 
 use crate::admission::permission::{Permission, Permitted};
@@ -259,6 +259,19 @@ impl Stack {
     }
 }
 
+/// Whether it is certain that the engine has run nothing of a command that it has not started.
+fn has_run_nothing(error: &ExecutorError) -> bool {
+    match error {
+        // the last step of a start is the agent's own
+        ExecutorError::Spawn(error) => error.stage != SpawnStage::Prepare,
+        ExecutorError::Exhausted { .. }
+        | ExecutorError::Unsupported { .. }
+        | ExecutorError::AlreadyExists(_)
+        | ExecutorError::AlreadyRunning(_) => true,
+        _ => false,
+    }
+}
+
 /// The engine, for one call.
 struct Guarded {
     stack: Stack,
@@ -367,7 +380,7 @@ impl Executor for Guarded {
         let (trace, span) = traces.begin(&self.call);
         let decided = self.judge(command).await?;
         metrics.decided(self.call.rpc, decided.decision.allowed);
-        let Admitted { command, mut grant, permission, decision } = match self.admit(decided).await {
+        let Admitted { command, mut grant, permission, mut taken } = match self.admit(decided).await {
             Ok(admitted) => admitted,
             Err((refusal, error)) => {
                 metrics.refused(refusal);
@@ -381,10 +394,14 @@ impl Executor for Guarded {
         grant.observers.splice(..0, metrics.observer(asked).into_iter().chain(span));
         self.call.deadline.hand_over();
         permission.outlive_connection();
-        let id = grant.id.clone();
+        if let Some(taken) = &mut taken {
+            taken.started();
+        }
         let execution = permission.during(engine.execute_granted(command, grant)).await;
-        if let (Err(error), Some(id)) = (&execution, &id) {
-            self.stack.not_started(&decision, id, error);
+        if let (Err(error), Some(taken)) = (&execution, &mut taken)
+            && has_run_nothing(error)
+        {
+            taken.not_started();
         }
         Ok(self.follow(execution?, true, permission))
     }

@@ -9,12 +9,12 @@ use telexec_executor::{Command, ExecutionId, ExecutorError};
 use super::permission::{Judged, Permission, Permitted};
 use super::{Guarded, Stack};
 use crate::analysis::CommandAnalysis;
-use crate::approvals::State;
 use crate::approvals::start::Start;
+use crate::approvals::{Approval, State, Taken, Use};
 use crate::identity::Identity;
 use crate::metrics::Refusal;
 use crate::named_command::Resolved;
-use crate::policy::{Decision, Facts};
+use crate::policy::{Decision, Facts, RequiredApproval};
 use crate::request_memory::{self, ReservationHolder};
 
 /// A command, with what the policy has decided.
@@ -23,8 +23,9 @@ pub(super) struct Decided {
     /// The one that the policy saw, for the audit log.
     analysis: Arc<CommandAnalysis>,
     pub(super) decision: Decision,
-    /// What is wrong with the use of a named command.
-    refusal: Option<ExecutorError>,
+    /// What is wrong with the use of a named command, or keeps an approval from being asked for. Those are told who may run
+    /// the command, with an approval or without.
+    refusal: Option<(Refusal, ExecutorError)>,
     /// To decide again while the command runs; `None`: there is no policy.
     facts: Option<Box<Facts>>,
 }
@@ -34,8 +35,8 @@ pub(super) struct Admitted {
     pub(super) command: Command,
     pub(super) grant: Grant,
     pub(super) permission: Arc<Permission>,
-    /// By which it was admitted.
-    pub(super) decision: Decision,
+    /// The approval that it uses.
+    pub(super) taken: Option<Taken>,
 }
 
 impl Guarded {
@@ -52,15 +53,21 @@ impl Guarded {
             };
             // made only if the audit log needs it
             let analysis = CommandAnalysis::new(self.stack.engine.shell(&command).as_deref());
+            let refusal = refusal.map(|error| (Refusal::NamedCommand, error));
             return Ok(Decided { command, analysis, decision: Decision::without_policy(), refusal, facts: None });
         }
         let (facts, decision) =
             self.stack.judge(&self.call, Arc::clone(&self.call.caller), self.call.rpc, command).await?;
-        let decision = match (&decision.approval, &refusal) {
-            (None, _) => decision,
-            // what cannot run is nothing to approve
-            (Some(_), Some(_)) => Decision { allowed: true, ..decision },
-            (Some(_), None) => self.stack.ask_for_approval(&self.call.caller.identity, &facts, decision),
+        let refusal = refusal.map(|error| (Refusal::NamedCommand, error));
+        // what cannot run is nothing to approve
+        let asked = match (&decision.approval, &refusal) {
+            (Some(required), None) => Some(self.stack.ask_for_approval(&self.call.caller.identity, &facts, required)),
+            _ => None,
+        };
+        let (decision, refusal) = match asked {
+            None => (decision, refusal),
+            Some(Ok(change)) => (change.of(decision), refusal),
+            Some(Err(error)) => (decision, Some((Refusal::Approval, error))),
         };
         let analysis = facts.shared_analysis();
         let (command, facts) = facts.split();
@@ -72,18 +79,22 @@ impl Guarded {
     pub(super) async fn admit(&self, decided: Decided) -> Result<Admitted, (Refusal, ExecutorError)> {
         let Decided { command, analysis, decision, refusal, facts } = decided;
         let Stack { start_limiter, audit, .. } = &self.stack;
+        if let Some((why, refusal)) = refusal.filter(|_| decision.allowed || decision.approval.is_some()) {
+            let (why, refusal) = match start_limiter.count(&self.call.caller.identity) {
+                Ok(()) => (why, refusal),
+                Err(early) => (Refusal::Pace, early),
+            };
+            audit.record_refused(&self.call, &command, &analysis, &decision, &refusal).await;
+            return Err((why, refusal));
+        }
         if let Err(denied) = decision.permitted() {
             audit.record_denied(&self.call, &command, &analysis, &decision, &denied).await;
-            let refusal = if decision.approval.is_some() { Refusal::Approval } else { Refusal::Policy };
-            return Err((refusal, denied));
+            let why = if decision.approval.is_some() { Refusal::Approval } else { Refusal::Policy };
+            return Err((why, denied));
         }
         if let Err(early) = start_limiter.count(&self.call.caller.identity) {
             audit.record_refused(&self.call, &command, &analysis, &decision, &early).await;
             return Err((Refusal::Pace, early));
-        }
-        if let Some(refusal) = refusal {
-            audit.record_refused(&self.call, &command, &analysis, &decision, &refusal).await;
-            return Err((Refusal::NamedCommand, refusal));
         }
         // where there is a policy, the request is kept to be judged again
         let kept = if facts.is_some() { usize::MAX } else { request_memory::kept(&command) };
@@ -91,17 +102,16 @@ impl Guarded {
         let judged = facts.map(|facts| Judged { facts, _reservation: Arc::clone(&reservation) });
         let permission = Permission::new(&self.stack, &self.call, Permitted::Start(judged), &decision);
         let id = command.execution_id().cloned().unwrap_or_else(ExecutionId::generate);
-        if let Some(approval_id) = &decision.approval_id
-            && let Err(denied) = self.stack.approvals.take(approval_id, &id)
-        {
-            audit.record_denied(&self.call, &command, &analysis, &decision, &denied).await;
-            return Err((Refusal::Approval, denied));
-        }
+        let used = decision.approval_id.as_ref().map(|approval_id| self.stack.approvals.take(approval_id, &id));
+        let used = match used.transpose() {
+            Ok(used) => used,
+            Err(denied) => {
+                audit.record_denied(&self.call, &command, &analysis, &decision, &denied).await;
+                return Err((Refusal::Approval, denied));
+            }
+        };
         let recorded = audit.record_start(&self.call, &id, &command, &analysis, &decision).await;
-        let recorder = recorded.map_err(|error| {
-            self.stack.not_started(&decision, &id, &error);
-            (Refusal::Audit, error)
-        })?;
+        let recorder = recorded.map_err(|error| (Refusal::Audit, error))?;
         let holder: Box<dyn ExecutionObserver> = Box::new(ReservationHolder { reservation, kept });
         let grant = Grant {
             identity: permission.owner().to_owned(),
@@ -112,30 +122,52 @@ impl Guarded {
             observers: recorder.into_iter().chain(iter::once(holder)).collect(),
             stdin: None,
             is_internal: false,
+            // the approval is for one start
+            repeats: decision.approval.is_some() && !matches!(used, Some(Use::Start(_))),
         };
-        Ok(Admitted { command, grant, permission, decision })
+        let taken = match used {
+            Some(Use::Start(taken)) => Some(taken),
+            Some(Use::Repeat) | None => None,
+        };
+        Ok(Admitted { command, grant, permission, taken })
     }
 }
 
 impl Stack {
-    /// The decision on a start that needs an approval, by what has become of the request for that.
-    fn ask_for_approval(&self, identity: &Identity, facts: &Facts, decision: Decision) -> Decision {
-        let Some(required) = &decision.approval else { return decision };
+    /// What has become of the approval that a start needs. A request for it is made if there is none.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    fn ask_for_approval(
+        &self,
+        identity: &Identity,
+        facts: &Facts,
+        required: &RequiredApproval,
+    ) -> Result<Asked, ExecutorError> {
         let is_known = |id: &ExecutionId| self.engine.owners(id).iter().any(|owner| owner == identity.as_str());
-        let asked = Start::new(facts).and_then(|start| self.approvals.ask(identity, start, required, is_known));
-        let approval = match asked {
-            Ok(approval) => approval,
-            Err(reason) => return Decision { reason, ..decision },
+        if facts.command.execution_id().is_some_and(is_known) {
+            return Ok(Asked::Repeat);
+        }
+        self.approvals.ask(identity, Start::new(facts)?, required).map(Asked::Approval)
+    }
+}
+
+/// What a start that needs an approval is.
+enum Asked {
+    /// A repeat of what was started with its id: the engine answers it with that, or refuses it.
+    Repeat,
+    Approval(Arc<Approval>),
+}
+
+impl Asked {
+    /// The decision by that.
+    fn of(self, decision: Decision) -> Decision {
+        let Self::Approval(approval) = self else {
+            return Decision { allowed: true, reason: "it was started before".to_owned(), ..decision };
         };
-        let (id, rules) = (approval.id.clone(), required.names());
+        let rules = decision.approval.as_ref().map(RequiredApproval::names).unwrap_or_default();
+        let id = approval.id.clone();
         match &approval.state {
-            State::Pending => Decision {
-                reason: format!(
-                    "another identity has to approve this first, by the rule {rules}: approval {id} is pending"
-                ),
-                approval_id: Some(id),
-                ..decision
-            },
             State::Approved(by) | State::Used(by, _) => Decision {
                 allowed: true,
                 reason: format!("the policy permits it: {rules}; {} has approved it", by.reviewer),
@@ -143,21 +175,15 @@ impl Stack {
                 approved_by: Some(by.reviewer.clone()),
                 ..decision
             },
+            State::Pending => Decision {
+                reason: format!("the rule {rules} requires another identity's approval: request {id} is pending"),
+                approval_id: Some(id),
+                ..decision
+            },
             State::Rejected(by) => {
                 let why = if by.reason.is_empty() { String::new() } else { format!(": {}", by.reason) };
-                Decision { reason: format!("{} has rejected approval {id}{why}", by.reviewer), ..decision }
+                Decision { reason: format!("{} has rejected request {id}{why}", by.reviewer), ..decision }
             }
-        }
-    }
-
-    /// Gives back the approval of a start, if it is certain that nothing has run.
-    pub(super) fn not_started(&self, decision: &Decision, id: &ExecutionId, error: &ExecutorError) {
-        let ran_nothing = matches!(
-            error,
-            ExecutorError::Exhausted { .. } | ExecutorError::Spawn(_) | ExecutorError::Unsupported { .. }
-        );
-        if let Some(approval_id) = decision.approval_id.as_ref().filter(|_| ran_nothing) {
-            self.approvals.give_back(approval_id, id);
         }
     }
 }

@@ -5,7 +5,7 @@
 pub(crate) mod service;
 pub(crate) mod start;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -20,9 +20,11 @@ use crate::policy::RequiredApproval;
 
 /// A request that nobody approves or rejects is dropped after this.
 const PENDING_LIFETIME: Duration = Duration::from_secs(60 * 60);
-/// Approvals of one identity, and of all.
+/// Requests of one identity, and of all.
 const MAX_EACH: usize = 16;
 const MAX_ALL: usize = 1024;
+/// All that is kept of what would run.
+const MAX_BYTES: usize = 16 * 1024 * 1024;
 /// As short as can be typed, and long enough not to be met by chance.
 const ID_BYTES: usize = 5;
 
@@ -32,8 +34,9 @@ pub(crate) struct Approvals(Arc<Mutex<Vec<Entry>>>);
 
 struct Entry {
     approval: Arc<Approval>,
-    /// On the clock that counts while the machine sleeps, too.
+    /// On the clock that counts while the machine sleeps, too; likewise the next one.
     expires_at: Duration,
+    approved_at: Option<Duration>,
     /// Of it once it is approved.
     lifetime: Duration,
 }
@@ -48,7 +51,7 @@ pub(crate) struct Approval {
     /// The rules that ask for it.
     pub(crate) rules: BTreeSet<String>,
     pub(crate) created: SystemTime,
-    /// When it is dropped, if the clock is not set until then.
+    /// When it is dropped, by the clock of this machine as it is now.
     pub(crate) expires: SystemTime,
     pub(crate) state: State,
 }
@@ -77,70 +80,65 @@ pub(crate) enum Verdict {
 }
 
 impl Approvals {
-    /// What has become of the request for the approval of this start; if there is none yet, it is made. `is_known`: whether
-    /// this identity has an execution of this id already.
+    /// What has become of the request for the approval of this start; if there is none yet, it is made.
     ///
     /// # Errors
-    /// Why it cannot be made, in words for the caller.
+    /// [`ExecutorError::Exhausted`]: there is no room for it.
     pub(crate) fn ask(
         &self,
         identity: &Identity,
         start: Start,
         required: &RequiredApproval,
-        is_known: impl Fn(&ExecutionId) -> bool,
-    ) -> Result<Arc<Approval>, String> {
+    ) -> Result<Arc<Approval>, ExecutorError> {
         let mut entries = self.entries();
         let is_same = |approval: &Approval| {
-            let is_open = match &approval.state {
-                State::Pending | State::Approved(_) | State::Rejected(_) => true,
-                // a repeat of that start
-                State::Used(_, id) => start.execution_id.as_ref() == Some(id) && is_known(id),
-            };
-            is_open
-                && approval.identity == *identity
-                && approval.rules == required.rules
-                && approval.start.is_same(&start)
+            let is_open = !matches!(approval.state, State::Used(..));
+            is_open && approval.identity == *identity && approval.rules == required.rules && *approval.start == start
         };
         if let Some(entry) = entries.iter_mut().find(|entry| is_same(&entry.approval)) {
             entry.shorten(required.lifetime);
-            return Ok(Arc::clone(&entry.approval));
+            // it may have been too long ago
+            if boot_time() < entry.expires_at {
+                return Ok(Arc::clone(&entry.approval));
+            }
+            entries.retain(|entry| !is_same(&entry.approval));
         }
-        make_room(&mut entries, identity)?;
+        make_room(&mut entries, identity, &start)?;
         let entry = Entry::new(identity, start, required, new_id(&entries)?);
         let approval = Arc::clone(&entry.approval);
         entries.push(entry);
         Ok(approval)
     }
 
-    /// Uses an approval for the start of this execution.
+    /// Uses an approval for the start of this execution; if that is started already, this is a repeat of it.
     ///
     /// # Errors
     /// [`ExecutorError::Denied`]: it was used for another one, was rejected, or has expired.
-    pub(crate) fn take(&self, approval_id: &str, execution_id: &ExecutionId) -> Result<(), ExecutorError> {
+    pub(crate) fn take(&self, approval_id: &str, execution_id: &ExecutionId) -> Result<Use, ExecutorError> {
         let mut entries = self.entries();
         let entry = entries.iter_mut().find(|entry| entry.approval.id == approval_id);
-        let taken = entry.and_then(|entry| match &entry.approval.state {
+        let used = entry.and_then(|entry| match &entry.approval.state {
             State::Approved(review) => {
                 entry.set(State::Used(review.clone(), execution_id.clone()));
-                Some(())
+                let (approvals, approval_id) = (self.clone(), approval_id.to_owned());
+                Some(Use::Start(Taken { approvals, approval_id, has_started: false }))
             }
-            State::Used(_, id) => (id == execution_id).then_some(()),
+            State::Used(_, id) => (id == execution_id).then_some(Use::Repeat),
             State::Pending | State::Rejected(_) => None,
         });
-        taken.ok_or_else(|| {
-            ExecutorError::denied(format!("approval {approval_id} has just been used, or has expired: try again"))
+        used.ok_or_else(|| {
+            ExecutorError::denied(format!("request {approval_id} has just been used, or has expired: try again"))
         })
     }
 
-    /// Nothing has started: the approval can be used again.
-    pub(crate) fn give_back(&self, approval_id: &str, execution_id: &ExecutionId) {
-        let mut entries = self.entries();
-        if let Some(entry) = entries.iter_mut().find(|entry| entry.approval.id == approval_id)
-            && let State::Used(review, id) = &entry.approval.state
-            && id == execution_id
-        {
-            entry.set(State::Approved(review.clone()));
-        }
+    /// Whether this may be done to a request now.
+    ///
+    /// # Errors
+    /// As [`review`](Self::review).
+    pub(crate) fn check(&self, id: &str, verdict: Verdict) -> Result<(), ExecutorError> {
+        let entries = self.entries();
+        let entry = entries.iter().find(|entry| entry.approval.id == id);
+        entry.ok_or_else(|| ExecutorError::NoApproval(id.to_owned()))?.check(verdict)
     }
 
     /// Approves or rejects a request.
@@ -151,18 +149,17 @@ impl Approvals {
         let mut entries = self.entries();
         let entry = entries.iter_mut().find(|entry| entry.approval.id == id);
         let entry = entry.ok_or_else(|| ExecutorError::NoApproval(id.to_owned()))?;
-        let state = match (&entry.approval.state, verdict) {
-            (State::Pending, Verdict::Approve) => {
+        entry.check(verdict)?;
+        let state = match verdict {
+            Verdict::Approve => {
+                entry.approved_at = Some(boot_time());
                 entry.expire_after(entry.lifetime);
                 State::Approved(review)
             }
-            (State::Pending | State::Approved(_), Verdict::Reject) => {
+            Verdict::Reject => {
                 entry.expire_after(PENDING_LIFETIME);
                 State::Rejected(review)
             }
-            (State::Approved(by), Verdict::Approve) => return Err(reviewed(id, "approved", by)),
-            (State::Rejected(by), _) => return Err(reviewed(id, "rejected", by)),
-            (State::Used(by, _), _) => return Err(reviewed(id, "approved, and used,", by)),
         };
         entry.set(state);
         Ok(Arc::clone(&entry.approval))
@@ -198,7 +195,8 @@ impl Entry {
             expires: SystemTime::now(),
             state: State::Pending,
         };
-        let mut entry = Self { approval: Arc::new(approval), expires_at: Duration::ZERO, lifetime: required.lifetime };
+        let (approval, lifetime) = (Arc::new(approval), required.lifetime);
+        let mut entry = Self { approval, expires_at: Duration::ZERO, approved_at: None, lifetime };
         entry.expire_after(PENDING_LIFETIME);
         entry
     }
@@ -216,9 +214,63 @@ impl Entry {
     /// The rules may have been changed since.
     fn shorten(&mut self, lifetime: Duration) {
         self.lifetime = self.lifetime.min(lifetime);
-        let is_approved = matches!(self.approval.state, State::Approved(_));
-        if is_approved && self.expires_at > boot_time().saturating_add(lifetime) {
-            self.expire_after(lifetime);
+        if let Some(approved_at) = self.approved_at
+            && matches!(self.approval.state, State::Approved(_))
+            && approved_at.saturating_add(self.lifetime) < self.expires_at
+        {
+            self.expire_after(approved_at.saturating_add(self.lifetime).saturating_sub(boot_time()));
+        }
+    }
+
+    fn check(&self, verdict: Verdict) -> Result<(), ExecutorError> {
+        let id = &self.approval.id;
+        match (&self.approval.state, verdict) {
+            (State::Pending, _) | (State::Approved(_), Verdict::Reject) => Ok(()),
+            (State::Approved(by), Verdict::Approve) => Err(reviewed(id, "approved", by)),
+            (State::Rejected(by), _) => Err(reviewed(id, "rejected", by)),
+            (State::Used(by, _), _) => Err(reviewed(id, "used; it was approved", by)),
+        }
+    }
+}
+
+/// What a start uses an approval for.
+pub(crate) enum Use {
+    /// To start the command.
+    Start(Taken),
+    /// Another call has used it for the same execution.
+    Repeat,
+}
+
+/// An approval that a start uses. Dropped before [`started`](Self::started), it can be used again.
+pub(crate) struct Taken {
+    approvals: Approvals,
+    approval_id: String,
+    has_started: bool,
+}
+
+impl Taken {
+    /// From now on the command may run.
+    pub(crate) fn started(&mut self) {
+        self.has_started = true;
+    }
+
+    /// It is certain that nothing has run.
+    pub(crate) fn not_started(&mut self) {
+        self.has_started = false;
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if self.has_started {
+            return;
+        }
+        let mut entries = self.approvals.entries();
+        let entry = entries.iter_mut().find(|entry| entry.approval.id == self.approval_id);
+        if let Some(entry) = entry
+            && let State::Used(review, _) = &entry.approval.state
+        {
+            entry.set(State::Approved(review.clone()));
         }
     }
 }
@@ -233,33 +285,57 @@ impl Approval {
     }
 }
 
-/// The oldest that waits is dropped for a new one of the same identity.
-fn make_room(entries: &mut Vec<Entry>, identity: &Identity) -> Result<(), String> {
-    let own = |entry: &&Entry| entry.approval.identity == *identity;
-    if entries.iter().filter(own).count() >= MAX_EACH {
+/// For a new one of an identity that has no place left, its oldest one that is used is dropped, or else that waits.
+fn make_room(entries: &mut Vec<Entry>, identity: &Identity, start: &Start) -> Result<(), ExecutorError> {
+    let is_own = |entry: &Entry| entry.approval.identity == *identity;
+    if entries.iter().filter(|entry| is_own(entry)).count() >= MAX_EACH {
         // what was approved or rejected stays so
-        let is_spare = |entry: &Entry| own(&entry) && matches!(entry.approval.state, State::Pending | State::Used(..));
-        let at = entries.iter().position(is_spare);
-        drop(entries.remove(at.ok_or_else(|| full("of this identity are approved or rejected", MAX_EACH))?));
+        let used = |entry: &Entry| is_own(entry) && matches!(entry.approval.state, State::Used(..));
+        let waits = |entry: &Entry| is_own(entry) && matches!(entry.approval.state, State::Pending);
+        let at = entries.iter().position(used).or_else(|| entries.iter().position(waits));
+        let at = at.ok_or_else(|| {
+            exhausted(format!("{MAX_EACH} requests of this identity are approved or rejected, which is the limit"))
+        })?;
+        entries.remove(at);
     }
-    if entries.len() >= MAX_ALL {
-        return Err(full("of all identities wait", MAX_ALL));
+    while !has_room(entries, start) {
+        let used = entries.iter().position(|entry| matches!(entry.approval.state, State::Used(..)));
+        let at = used.or_else(|| oldest_of_most(entries, identity));
+        let all = entries.len();
+        let at = at.ok_or_else(|| exhausted(format!("the agent holds {all} requests, and cannot hold more")))?;
+        entries.remove(at);
     }
     Ok(())
 }
 
-fn full(which: &str, max: usize) -> String {
-    format!("another identity has to approve this first, but no further approval can be asked for: {max} {which}")
+fn has_room(entries: &[Entry], start: &Start) -> bool {
+    let bytes: usize = entries.iter().map(|entry| entry.approval.start.bytes()).sum();
+    entries.len() < MAX_ALL && bytes.saturating_add(start.bytes()) <= MAX_BYTES
+}
+
+/// The oldest request that waits, of the identity that has the most, if this one has fewer.
+fn oldest_of_most(entries: &[Entry], identity: &Identity) -> Option<usize> {
+    let waits = |entry: &&Entry| matches!(entry.approval.state, State::Pending);
+    let mut counts = HashMap::<&Identity, usize>::new();
+    entries.iter().filter(waits).for_each(|entry| *counts.entry(&entry.approval.identity).or_default() += 1);
+    let own = counts.get(identity).copied().unwrap_or_default();
+    let (most, _) = counts.iter().filter(|(_, count)| **count > own).max_by_key(|(_, count)| **count)?;
+    entries.iter().position(|entry| waits(&entry) && entry.approval.identity == **most)
+}
+
+fn exhausted(reason: String) -> ExecutorError {
+    let reason = format!("another identity's approval is required, but {reason}; nothing ran");
+    ExecutorError::Exhausted { reason, retry_after: None }
 }
 
 fn reviewed(id: &str, what: &str, by: &Review) -> ExecutorError {
-    ExecutorError::FailedPrecondition { reason: format!("approval {id} was {what} by {} before", by.reviewer) }
+    ExecutorError::FailedPrecondition { reason: format!("request {id} has been {what} by {}", by.reviewer) }
 }
 
-fn new_id(entries: &[Entry]) -> Result<String, String> {
+fn new_id(entries: &[Entry]) -> Result<String, ExecutorError> {
     loop {
         let mut bytes = [0; ID_BYTES];
-        rand::fill(&mut bytes).map_err(|_| "there are no random numbers".to_owned())?;
+        rand::fill(&mut bytes).map_err(|_| ExecutorError::Internal("there are no random numbers".into()))?;
         let id = hex(&bytes);
         if entries.iter().all(|entry| entry.approval.id != id) {
             return Ok(id);

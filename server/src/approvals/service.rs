@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use prost::Message;
 use telexec_executor::{ExecutionId, ExecutorError, InvalidCommand};
 use telexec_proto::convert::error_to_status;
 use telexec_proto::v1::approval_service_server::ApprovalService;
@@ -15,6 +16,7 @@ use tonic::{Request, Response, Status};
 use super::{Approval, Review, State, Verdict};
 use crate::admission::Stack;
 use crate::audit::Operation;
+use crate::call::caller::Caller;
 use crate::call::status::{counted, invalid};
 use crate::call::{Call, Rpc};
 use crate::policy::{Decision, Detail, Subject};
@@ -22,6 +24,8 @@ use crate::reload::Watched;
 
 /// As of the reason of a command.
 const MAX_REASON_BYTES: usize = 1024;
+/// In a list of all: its answer is then below the 4 MiB that clients of gRPC accept by default.
+const MAX_LISTED_BYTES: usize = 2048;
 
 pub(crate) struct ApprovalRpcs {
     pub(crate) stack: Stack,
@@ -36,7 +40,8 @@ impl ApprovalService for ApprovalRpcs {
         let call = Call::of(&request, Rpc::ListApprovals)?;
         self.stack.permit(&call).await.map_err(|error| error_to_status(&error))?;
         let shown = self.shown_to(&call, self.stack.approvals.list()).await.map_err(|error| error_to_status(&error))?;
-        counted(&call.reservation, ListApprovalsResponse { approvals: shown })
+        let approvals = shown.iter().map(|approval| to_wire_in_list(approval)).collect();
+        counted(&call.reservation, ListApprovalsResponse { approvals })
     }
 
     async fn get_approval(
@@ -48,8 +53,8 @@ impl ApprovalService for ApprovalRpcs {
         self.stack.permit(&call).await.map_err(|error| error_to_status(&error))?;
         let found = self.stack.approvals.get(&id).into_iter().collect();
         let shown = self.shown_to(&call, found).await.map_err(|error| error_to_status(&error))?;
-        let approval = shown.into_iter().next().ok_or_else(|| error_to_status(&ExecutorError::NoApproval(id)))?;
-        counted(&call.reservation, GetApprovalResponse { approval: Some(approval) })
+        let approval = shown.first().ok_or_else(|| error_to_status(&ExecutorError::NoApproval(id)))?;
+        counted(&call.reservation, GetApprovalResponse { approval: Some(to_wire(approval)) })
     }
 
     async fn approve(&self, request: Request<ApproveRequest>) -> Result<Response<ApproveResponse>, Status> {
@@ -68,7 +73,7 @@ impl ApprovalService for ApprovalRpcs {
 }
 
 impl ApprovalRpcs {
-    /// Approves or rejects a request, if the policy permits that. In any case it goes to the audit log.
+    /// Approves or rejects a request, if the policy permits that: once the audit log has it.
     async fn review(
         &self,
         call: &Call,
@@ -79,19 +84,51 @@ impl ApprovalRpcs {
         let id = id(approval_id)?;
         check_reason(&reason)?;
         call.caller.check().map_err(|error| error_to_status(&error))?;
-        let asked = self.stack.approvals.get(&id);
+        let Stack { approvals, audit, metrics, .. } = &self.stack;
+        let asked = approvals.get(&id);
         let (decision, permitted) = self.permit_review(call, &id, asked.clone()).await;
-        self.stack.metrics.decided(call.rpc, decision.allowed);
-        let review = Review { reviewer: call.caller.identity.clone(), reason, time: SystemTime::now() };
-        let reviewed = permitted.and_then(|()| self.stack.approvals.review(&id, verdict, review.clone()));
+        metrics.decided(call.rpc, decision.allowed);
+        let permitted = permitted.and_then(|()| approvals.check(&id, verdict));
         let operation = Operation {
             about: asked.as_ref().map(|approval| &approval.identity),
             approval_id: Some(&id),
-            reason: Some(&review.reason),
+            reason: Some(&reason),
             ..Operation::default()
         };
-        self.stack.audit.record_access(call, operation, &decision, reviewed.as_ref().err()).await;
-        reviewed.map(|approval| to_wire(&approval, true)).map_err(|error| error_to_status(&error))
+        let recorded = match (&permitted, &asked) {
+            (Ok(()), Some(approval)) => match approval.start.command() {
+                Ok((command, analysis)) => audit.record_review(call, operation, &decision, &command, &analysis).await,
+                Err(error) => Err(error),
+            },
+            (refused, _) => {
+                audit.record_access(call, operation, &decision, refused.as_ref().err()).await;
+                Ok(())
+            }
+        };
+        let review = Review { reviewer: call.caller.identity.clone(), reason, time: SystemTime::now() };
+        let reviewed = permitted.and(recorded).and_then(|()| approvals.review(&id, verdict, review));
+        reviewed
+            .map(|approval| to_wire(&approval))
+            .map_err(|error| error_to_status(&self.hidden(call, &id, asked, error)))
+    }
+
+    /// What a caller is told who may not do this: nothing of what it may not see.
+    fn hidden(&self, call: &Call, id: &str, asked: Option<Arc<Approval>>, error: ExecutorError) -> ExecutorError {
+        let is_hidden = |approval: &Approval| {
+            approval.identity != call.caller.identity && !self.stack.may_review(&call.caller, approval)
+        };
+        match error {
+            ExecutorError::Denied { .. } if self.may_review_some(call) && asked.as_deref().is_some_and(is_hidden) => {
+                ExecutorError::NoApproval(id.to_owned())
+            }
+            error => error,
+        }
+    }
+
+    /// Whether a rule may let this caller do this with some request.
+    fn may_review_some(&self, call: &Call) -> bool {
+        let policy = self.stack.policy.as_ref().map(Watched::current);
+        policy.is_none_or(|policy| policy.may_review(&call.caller, call.rpc))
     }
 
     /// Whether this caller may approve or reject this. Who may do that with none hears so of any id.
@@ -101,24 +138,19 @@ impl ApprovalRpcs {
         id: &str,
         asked: Option<Arc<Approval>>,
     ) -> (Decision, Result<(), ExecutorError>) {
-        let id = id.to_owned();
+        if asked.is_none() && self.may_review_some(call) {
+            let unknown = Decision { allowed: true, ..Decision::default() };
+            return (unknown, Err(ExecutorError::NoApproval(id.to_owned())));
+        }
         let decide = move |stack: &Stack, call: &Call, detail| {
-            let may_review = || {
-                let policy = stack.policy.as_ref().map(Watched::current);
-                policy.is_none_or(|policy| policy.may_review(&call.caller, call.rpc))
+            let decision = match asked.as_deref() {
+                Some(approval) if approval.identity == call.caller.identity => Decision {
+                    reason: "you cannot approve or reject your own request".to_owned(),
+                    ..Decision::default()
+                },
+                Some(approval) => stack.decide(&call.caller, call.rpc, &Subject::Approval(approval), detail),
+                None => stack.decide(&call.caller, call.rpc, &Subject::Agent, detail),
             };
-            let subject = match asked.as_deref() {
-                Some(approval) if approval.identity == call.caller.identity => {
-                    let reason = "nobody approves or rejects what they have asked for themselves".to_owned();
-                    let decision = Decision { reason, ..Decision::default() };
-                    let denied = decision.permitted();
-                    return (decision, denied);
-                }
-                Some(approval) => Subject::Approval(approval),
-                None if may_review() => return (Decision::default(), Err(ExecutorError::NoApproval(id.clone()))),
-                None => Subject::Agent,
-            };
-            let decision = stack.decide(&call.caller, call.rpc, &subject, detail);
             let permitted = decision.permitted();
             (decision, permitted)
         };
@@ -126,22 +158,33 @@ impl ApprovalRpcs {
     }
 
     /// Those of these that the caller has asked for, or may approve or reject. They are decided in its turn.
-    async fn shown_to(&self, call: &Call, all: Vec<Arc<Approval>>) -> Result<Vec<v1::Approval>, ExecutorError> {
+    async fn shown_to(&self, call: &Call, all: Vec<Arc<Approval>>) -> Result<Vec<Arc<Approval>>, ExecutorError> {
         let (stack, caller) = (self.stack.clone(), Arc::clone(&call.caller));
         let show = move || {
-            let may_review = |approval: &Approval| {
-                let subject = Subject::Approval(approval);
-                let may = |rpc| stack.decide(&caller, rpc, &subject, Detail::Verdict).allowed;
-                approval.identity != caller.identity && (may(Rpc::Approve) || may(Rpc::Reject))
-            };
-            let shown = all.iter().filter_map(|approval| match may_review(approval) {
-                true => Some(to_wire(approval, true)),
-                false => (approval.identity == caller.identity).then(|| to_wire(approval, false)),
-            });
-            shown.collect()
+            let is_shown =
+                |approval: &Arc<Approval>| approval.identity == caller.identity || stack.may_review(&caller, approval);
+            all.into_iter().filter(is_shown).collect()
         };
         self.stack.evaluator.in_turn(call.caller.identity.as_str(), show).await
     }
+}
+
+impl Stack {
+    /// Whether this caller may approve or reject this.
+    fn may_review(&self, caller: &Caller, approval: &Approval) -> bool {
+        let policy = self.policy.as_ref().map(Watched::current);
+        [Rpc::Approve, Rpc::Reject].into_iter().any(|rpc| {
+            policy.as_ref().is_none_or(|policy| policy.may_review(caller, rpc))
+                && self.decide(caller, rpc, &Subject::Approval(approval), Detail::Verdict).allowed
+        })
+    }
+}
+
+/// Without a long request.
+fn to_wire_in_list(approval: &Approval) -> v1::Approval {
+    let approval = to_wire(approval);
+    let request = approval.request.filter(|request| request.encoded_len() <= MAX_LISTED_BYTES);
+    v1::Approval { request, ..approval }
 }
 
 /// It has the grammar of the ids of executions.
@@ -159,7 +202,7 @@ fn check_reason(reason: &str) -> Result<(), Status> {
     Err(invalid(InvalidCommand::new("reason", fault)))
 }
 
-fn to_wire(approval: &Approval, to_reviewer: bool) -> v1::Approval {
+fn to_wire(approval: &Approval) -> v1::Approval {
     let review = approval.review();
     let (state, execution_id) = match &approval.state {
         State::Pending => (ApprovalState::Pending, None),
@@ -170,7 +213,7 @@ fn to_wire(approval: &Approval, to_reviewer: bool) -> v1::Approval {
     v1::Approval {
         approval_id: approval.id.clone(),
         identity: approval.identity.to_string(),
-        request: approval.start.shown(to_reviewer),
+        request: Some(approval.start.shown()),
         named_command: approval.start.named_command.clone().unwrap_or_default(),
         rules: approval.rules.iter().cloned().collect(),
         state: state.into(),

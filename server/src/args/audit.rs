@@ -11,12 +11,13 @@ use crate::audit::{Query, digest, search_files, verify_files};
 use crate::identity::patterns::NamePatterns;
 
 /// The events of records.
-const EVENTS: [&str; 12] = [
+const EVENTS: [&str; 13] = [
     "start",
     "end",
     "not_started",
     "denied",
     "refused",
+    "rejected",
     "call",
     "forward",
     "file",

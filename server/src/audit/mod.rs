@@ -18,6 +18,7 @@ mod log;
 mod omitted;
 mod record;
 mod redact;
+mod rejected;
 mod report;
 mod retained;
 mod search;
@@ -51,8 +52,9 @@ use self::key::Key;
 pub use self::key::digest;
 use self::log::Log;
 use self::omitted::OmittedRecords;
-use self::record::{Body, Failure, FileRecord, ForwardRecord, OperationRecord, Origin, Record, UsedFile, UsedPort};
+use self::record::{Body, Failure, FileRecord, ForwardRecord, OperationRecord, Origin, Record};
 use self::redact::Redact;
+use self::rejected::RejectedPeers;
 pub use self::report::verify_files;
 pub(crate) use self::search::{Query, search_files};
 use self::syslog::Syslog;
@@ -123,6 +125,7 @@ struct Inner {
     omitted: OmittedRecords,
     /// Executions that were sent input, with the caller and the RPC.
     typed: Mutex<HashSet<(String, ExecutionId, &'static str)>>,
+    rejected_peers: RejectedPeers,
     /// Limits the recorded refusals of each caller.
     refusals: DefaultKeyedRateLimiter<String>,
     when_full: WhenFull,
@@ -220,6 +223,7 @@ impl Audit {
             omitted: OmittedRecords::default(),
             typed: Mutex::default(),
             refusals: RateLimiter::keyed(Quota::per_second(NonZero::<u32>::MIN).allow_burst(REFUSALS)),
+            rejected_peers: RejectedPeers::default(),
             when_full: config.when_full,
             output_digest: config.output_digest,
             containment,
@@ -270,10 +274,12 @@ impl Audit {
         command: &Command,
         analysis: &Arc<CommandAnalysis>,
     ) -> Option<(&Arc<Inner>, Box<Asked>)> {
-        let inner = self.0.as_ref().filter(|inner| inner.spares(call))?;
+        let origin = || Origin::of(call);
+        let identity = call.caller.identity.as_str();
+        let inner = self.0.as_ref().filter(|inner| inner.spares(identity, origin))?;
         // if it cannot be described, the caller and the decision are recorded all the same
         let asked = inner.describe(call, command, analysis, CommandDescriber::brief).await.unwrap_or_default();
-        inner.fits(call, json::length(&asked) + rest(call), true).then_some((inner, asked))
+        inner.fits(identity, json::length(&asked) + rest(call), true, origin).then_some((inner, asked))
     }
 
     /// Records a command that the policy denied.
@@ -320,6 +326,39 @@ impl Audit {
         }
     }
 
+    /// Records that a request is approved or rejected, before it is.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Exhausted`]: the record cannot be written, or the caller's share is used up, and commands are refused then.
+    pub(crate) async fn record_review(
+        &self,
+        call: &Call,
+        operation: Operation<'_>,
+        decision: &Decision,
+        command: &Command,
+        analysis: &Arc<CommandAnalysis>,
+    ) -> Result<(), ExecutorError> {
+        let Some(inner) = &self.0 else { return Ok(()) };
+        self.check_writable()?;
+        let asked = inner.describe(call, command, analysis, CommandDescriber::brief).await?;
+        let (identity, origin) = (call.caller.identity.as_str(), || Origin::of(call));
+        let is_queued = match inner.fits(identity, json::length(&asked) + rest(call), false, origin) {
+            true => {
+                let operation = Box::new(OperationRecord::new(call, operation, None));
+                let body = Body::Review { decision: decision.into(), operation, asked };
+                inner.write(Record::new(body).of(&Origin::of(call))).await
+            }
+            false => false,
+        };
+        match is_queued || inner.when_full == WhenFull::Count {
+            true => Ok(()),
+            false => Err(ExecutorError::Exhausted {
+                reason: "the audit log has no room for it; nothing was done".to_owned(),
+                retry_after: Some(RETRY_AFTER),
+            }),
+        }
+    }
+
     /// Records that a call was ended because it is no longer permitted. Does not wait for the write.
     pub(crate) fn record_ended(
         &self,
@@ -352,7 +391,7 @@ impl Audit {
     /// Records the end of a forward. Does not wait for the write.
     pub(crate) fn record_forward(&self, call: &Call, used: &PortUse, outcome: ForwardOutcome<'_>) {
         let Some(inner) = self.0.clone() else { return };
-        if inner.fits(call, rest(call) / 2, false) {
+        if inner.fits(call.caller.identity.as_str(), rest(call) / 2, false, || Origin::of(call)) {
             let record = Record::new(Body::Forward(ForwardRecord::new(used, outcome))).of(&Origin::of(call));
             tokio::spawn(async move { inner.write(record).await });
         }
@@ -363,7 +402,7 @@ impl Audit {
         let Some(inner) = self.0.clone() else { return };
         outcome.pattern = outcome.pattern.and_then(|pattern| inner.describer.pattern(&pattern));
         let length = record::file_length(file) + json::length(&outcome.pattern);
-        if inner.fits(call, rest(call) / 2 + length, false) {
+        if inner.fits(call.caller.identity.as_str(), rest(call) / 2 + length, false, || Origin::of(call)) {
             let record = Record::new(Body::File(FileRecord::new(file, outcome))).of(&Origin::of(call));
             tokio::spawn(async move { inner.write(record).await });
         }
@@ -447,7 +486,7 @@ impl Inner {
         }
         let asked = self.describe(call, command, analysis, CommandDescriber::shortened).await?;
         self.volume.take(identity, json::length(&asked) + rest(call)).map_err(|wait| {
-            self.leave_out(call, true);
+            self.leave_out(identity, true, || Origin::of(call));
             let reason =
                 format!("{identity} has filled its share of the audit log, audit.max_bytes_per_identity; nothing ran");
             ExecutorError::Exhausted { reason, retry_after: Some(wait) }
@@ -474,30 +513,35 @@ impl Inner {
     }
 
     /// Whether a refusal of this caller is still recorded: repeated refusals must not fill the log.
-    fn spares(self: &Arc<Self>, call: &Call) -> bool {
+    fn spares(self: &Arc<Self>, identity: &str, origin: impl FnOnce() -> Arc<Origin>) -> bool {
         if self.refusals.len() > CLEANUP_SIZE {
             self.refusals.retain_recent();
         }
-        let spares = self.refusals.check_key(&call.caller.identity.as_str().to_owned()).is_ok();
+        let spares = self.refusals.check_key(&identity.to_owned()).is_ok();
         if !spares {
-            self.leave_out(call, true);
+            self.leave_out(identity, true, origin);
         }
         spares
     }
 
     /// Takes room for a record of this size, if there is any.
-    fn fits(self: &Arc<Self>, call: &Call, bytes: u64, was_denied: bool) -> bool {
-        let fits = self.volume.take(call.caller.identity.as_str(), bytes).is_ok();
+    fn fits(
+        self: &Arc<Self>,
+        identity: &str,
+        bytes: u64,
+        was_denied: bool,
+        origin: impl FnOnce() -> Arc<Origin>,
+    ) -> bool {
+        let fits = self.volume.take(identity, bytes).is_ok();
         if !fits {
-            self.leave_out(call, was_denied);
+            self.leave_out(identity, was_denied, origin);
         }
         fits
     }
 
     /// Counts a record that is not written, and schedules the record with the totals.
-    fn leave_out(self: &Arc<Self>, call: &Call, was_denied: bool) {
-        let identity = call.caller.identity.as_str();
-        if !self.omitted.count(identity, || Origin::of(call), was_denied) {
+    fn leave_out(self: &Arc<Self>, identity: &str, was_denied: bool, origin: impl FnOnce() -> Arc<Origin>) {
+        if !self.omitted.count(identity, origin, was_denied) {
             return;
         }
         let (this, identity) = (Arc::clone(self), identity.to_owned());
@@ -519,26 +563,12 @@ impl Inner {
     ) -> Option<Record> {
         let pattern = operation.pattern.and_then(|pattern| self.describer.pattern(pattern));
         let bytes = rest(call) / 2 + operation.file.map_or(0, record::file_length) + json::length(&pattern);
-        if error.is_some() && !self.spares(call) || !self.fits(call, bytes, error.is_some()) {
+        let (identity, origin) = (call.caller.identity.as_str(), || Origin::of(call));
+        let is_spared = error.is_none() || self.spares(identity, origin);
+        if !is_spared || !self.fits(identity, bytes, error.is_some(), origin) {
             return None;
         }
-        let action = operation.action.filter(|action| *action != call.rpc).map(Rpc::as_str);
-        let action = operation.port.map(|used| used.action.as_str()).or(action);
-        let action = operation.file.map(|file| file.action.as_str()).or(action);
-        let signal = operation.signal.map(|signal| signal.to_string());
-        let about = operation.about.map(|identity| record::clip_name(identity.as_str()));
-        let (port, file) = (operation.port.map(UsedPort::from), operation.file.map(UsedFile::new));
-        let record = OperationRecord {
-            action,
-            signal,
-            position: operation.position,
-            about,
-            approval_id: operation.approval_id.map(command::clip),
-            review_reason: operation.reason.filter(|reason| !reason.is_empty()).map(command::clip),
-            port,
-            file,
-            pattern,
-        };
+        let record = OperationRecord::new(call, operation, pattern);
         let record = Box::new(record);
         let body = Body::Call { decision: decision.into(), operation: record, failure: error.map(Into::into) };
         Some(Record::new(body).of(&Origin::of(call)).about(operation.execution_id))
@@ -565,10 +595,14 @@ impl Inner {
         begun.try_recv().ok()
     }
 
-    async fn write(&self, record: Record) {
+    /// Returns whether it will be written, if the disk lets it.
+    async fn write(&self, record: Record) -> bool {
         match self.slot(Instant::now() + WRITE_TIMEOUT).await {
-            Some(slot) => drop(self.queue.send(Job::Record(Box::new(record), Some(slot)))),
-            None => self.state.lose(),
+            Some(slot) => self.queue.send(Job::Record(Box::new(record), Some(slot))).is_ok(),
+            None => {
+                self.state.lose();
+                false
+            }
         }
     }
 

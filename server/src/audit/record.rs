@@ -10,9 +10,11 @@ use time::OffsetDateTime;
 
 use super::command::{Asked, clip, clip_line, clip_to};
 use super::json;
+use super::rejected::RejectedPeer;
 use super::timestamp::{ms, rfc3339};
-use super::{FileOutcome, ForwardOutcome};
-use crate::call::Call;
+use super::{FileOutcome, ForwardOutcome, Operation};
+use crate::call::caller::Caller;
+use crate::call::{Call, Rpc};
 use crate::policy::{Decision, Endpoint, FileUse, PortUse};
 
 /// A record without the fields of the chain.
@@ -41,7 +43,7 @@ struct Line<'a> {
     prev: &'a str,
 }
 
-fn is_zero(number: &u64) -> bool {
+pub(super) fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
@@ -106,7 +108,11 @@ pub(super) struct Origin {
 
 impl Origin {
     pub(super) fn of(call: &Call) -> Arc<Self> {
-        let caller = &call.caller;
+        let trace_id = call.trace.as_ref().map(TraceContext::trace_id);
+        Self::of_caller(&call.caller, call.rpc.as_str().into(), trace_id)
+    }
+
+    pub(super) fn of_caller(caller: &Caller, rpc: Cow<'static, str>, trace_id: Option<String>) -> Arc<Self> {
         Arc::new(Self {
             identity: clip(caller.identity.as_str()),
             transport: caller.transport.as_str().into(),
@@ -116,8 +122,8 @@ impl Origin {
             peer_gid: caller.credentials.map(|credentials| credentials.gid()),
             certificate_serial: caller.certificate().map(|certificate| certificate.serial.clone()),
             certificate_fingerprint: caller.certificate().map(|certificate| certificate.fingerprint.clone()),
-            rpc: call.rpc.as_str().into(),
-            trace_id: call.trace.as_ref().map(TraceContext::trace_id),
+            rpc,
+            trace_id,
         })
     }
 }
@@ -199,10 +205,24 @@ pub(super) enum Body {
         #[serde(flatten)]
         failure: Option<Failure>,
     },
+    /// A request for an approval is approved or rejected.
+    Review {
+        #[serde(flatten)]
+        decision: Decided,
+        #[serde(flatten)]
+        operation: Box<OperationRecord>,
+        /// What would run.
+        #[serde(flatten)]
+        asked: Box<Asked>,
+    },
     /// A forward has ended, or came to nothing.
     Forward(ForwardRecord),
     /// A file was read or written, or that failed.
     File(FileRecord),
+    /// A peer was not authenticated.
+    RejectedPeer(Box<RejectedPeer>),
+    /// A call was refused, since the certificate of its connection is no longer valid.
+    RejectedCall(Failure),
     /// Totals of a caller's records that were omitted.
     Omitted(Omitted),
     /// The agent has opened this log.
@@ -221,9 +241,10 @@ impl Body {
             Self::Refused { .. } => "refused",
             Self::End(_) => "end",
             Self::NotStarted(_) => "not_started",
-            Self::Call { .. } => "call",
+            Self::Call { .. } | Self::Review { .. } => "call",
             Self::Forward(_) => "forward",
             Self::File(_) => "file",
+            Self::RejectedPeer(_) | Self::RejectedCall(_) => "rejected",
             Self::Omitted(_) => "more",
             Self::Opened { .. } => "opened",
             Self::Recovered { .. } => "recovered",
@@ -257,6 +278,25 @@ pub(super) struct OperationRecord {
     /// What is looked for in files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) pattern: Option<String>,
+}
+
+impl OperationRecord {
+    /// `pattern`: as it may be recorded.
+    pub(super) fn new(call: &Call, operation: Operation<'_>, pattern: Option<String>) -> Self {
+        let action = operation.action.filter(|action| *action != call.rpc).map(Rpc::as_str);
+        let action = operation.port.map(|used| used.action.as_str()).or(action);
+        Self {
+            action: operation.file.map(|file| file.action.as_str()).or(action),
+            signal: operation.signal.map(|signal| signal.to_string()),
+            position: operation.position,
+            about: operation.about.map(|identity| clip_name(identity.as_str())),
+            approval_id: operation.approval_id.map(clip),
+            review_reason: operation.reason.filter(|reason| !reason.is_empty()).map(clip),
+            port: operation.port.map(UsedPort::from),
+            file: operation.file.map(UsedFile::new),
+            pattern,
+        }
+    }
 }
 
 /// What is forwarded.

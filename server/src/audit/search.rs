@@ -21,10 +21,12 @@ const FAILED: u8 = 2;
 /// Starts whose ends are looked for.
 const MAX_STARTS: usize = 1_000_000;
 /// The fields that are searched for a text.
-const TEXTS: [&str; 11] = [
+const TEXTS: [&str; 14] = [
+    "approval_id",
     "argv",
     "command",
     "directory",
+    "certificate_name",
     "host",
     "message",
     "named_command",
@@ -32,6 +34,7 @@ const TEXTS: [&str; 11] = [
     "pattern",
     "programs",
     "reason",
+    "review_reason",
     "unix_path",
 ];
 
@@ -207,7 +210,8 @@ fn in_words(record: &Value) -> String {
             let name = asked(record, "named_command");
             let between = if name.is_empty() { "" } else { ": " };
             let asked = [named("command", ""), named("argv", ""), named("programs", "programs: ")].concat();
-            format!("{name}{between}{asked}{}{failure}", named("reason", "; reason: "))
+            let approved = named("approved_by", "; approved by ");
+            format!("{name}{between}{asked}{}{approved}{failure}", named("reason", "; reason: "))
         }
         "end" => {
             let how = match field("cause").as_str() {
@@ -215,6 +219,10 @@ fn in_words(record: &Value) -> String {
                 cause => format!("{cause}{}", named("signal", " ")),
             };
             format!("{how} after {} ms", field("wall_ms"))
+        }
+        "rejected" => {
+            let about = [named("peer", ""), named("certificate_name", " as "), named("rpc", " ")].concat();
+            format!("{about}{failure}")
         }
         "opened" | "recovered" | "more" | "closed" => others(record),
         "not_started" => failure.trim_start_matches(": ").to_owned(),
@@ -224,7 +232,8 @@ fn in_words(record: &Value) -> String {
                 action if action.is_empty() => field("rpc"),
                 action => action,
             };
-            format!("{action}{}{place}{failure}", named("signal", " "))
+            let review = [named("approval_id", " "), named("about", " of "), named("review_reason", ": ")].concat();
+            format!("{action}{}{place}{review}{failure}", named("signal", " "))
         }
     };
     let columns = ["time", "event", "identity", "execution_id"].map(field);

@@ -19,6 +19,7 @@ use tracing::debug;
 
 use crate::admission::call_limiter;
 use crate::admission::call_limiter::CallLimiter;
+use crate::audit::Audit;
 use crate::call::deadline::Deadline;
 use crate::handshake::Peer;
 use crate::http2::body;
@@ -39,18 +40,23 @@ pub(super) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// From the end of the handshake to the HTTP/2 preface.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What all connections share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) routes: Routes,
+    pub(crate) call_limiter: CallLimiter,
+    pub(crate) request_memory: RequestMemory,
+    pub(crate) audit: Audit,
+    pub(crate) metrics: Metrics,
+    /// Open calls may complete; new ones are refused.
+    pub(crate) goaway: CancellationToken,
+}
+
 /// Serves the peer's calls until it disconnects, or after `goaway` until the open calls have ended. Once the peer's
 /// certificate is no longer valid new calls are refused, and open ones are ended (`permission`).
-pub(crate) async fn serve(
-    peer: Peer,
-    admission: PendingAdmission,
-    routes: Routes,
-    call_limiter: CallLimiter,
-    request_memory: RequestMemory,
-    metrics: Metrics,
-    goaway: CancellationToken,
-) {
+pub(crate) async fn serve(peer: Peer, admission: PendingAdmission, shared: Shared) {
     let Peer { caller, io } = peer;
+    let Shared { routes, call_limiter, request_memory, audit, metrics, goaway } = shared;
     let account = request_memory.of(&caller.identity);
     let link = Link::new();
     let observed = Arc::clone(&link);
@@ -63,6 +69,7 @@ pub(crate) async fn serve(
         request.extensions_mut().insert(report.call.clone());
         let permit = call_limiter.acquire(&caller.identity);
         let (routes, account, metrics) = (routes.clone(), account.clone(), metrics.clone());
+        let (audit, caller) = (audit.clone(), Arc::clone(&caller));
         let answered = report.clone();
         let answer = async move {
             let permit = match permit {
@@ -75,6 +82,7 @@ pub(crate) async fn serve(
             let (answered, reservation) = match refusal {
                 Some(refusal) => {
                     metrics.refused(Refusal::Certificate);
+                    audit.record_rejected_call(&caller, request.uri().path(), &refusal).await;
                     (body::of(error_to_status(&refusal).into_http()), None)
                 }
                 None => match message::admit(request, &account, metrics) {

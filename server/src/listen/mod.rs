@@ -17,6 +17,7 @@ use self::tcp::Tcp;
 use self::unix::Unix;
 use self::vsock::Vsock;
 use crate::address::ListenAddress;
+use crate::call::caller::Transport;
 use crate::config::{Config, ConfigError};
 use crate::identity::source::Source;
 use crate::invalid::InvalidSetting;
@@ -139,6 +140,17 @@ pub(crate) enum Accepted {
     Unix(UnixStream),
     Tcp(TcpStream, Option<Tls>),
     Vsock(VsockStream, vsock::Peer),
+}
+
+impl Accepted {
+    pub(crate) fn transport(&self) -> Transport {
+        match self {
+            Self::Unix(_) => Transport::Unix,
+            Self::Tcp(_, None) => Transport::Tcp,
+            Self::Tcp(_, Some(_)) => Transport::Mtls,
+            Self::Vsock(..) => Transport::Vsock,
+        }
+    }
 }
 
 /// Where a connection comes from.

@@ -12,7 +12,7 @@ macro_rules! label_values {
         impl $name {
             pub(super) const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            pub(super) fn as_str(self) -> &'static str {
+            pub(crate) fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)*
                 }

@@ -83,6 +83,19 @@ pub(super) fn misread_commands(set: &PolicySet, rules: &HashMap<PolicyId, Rule>,
     set.policies().filter_map(misread).flatten().collect()
 }
 
+/// Rules that ask for an approval where no rule lets anybody give it.
+pub(super) fn unapproved(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, source: &Source<'_>) -> Vec<String> {
+    if rules.values().any(|rule| rule.effect == Effect::Permit && rule.is_about_action(&["Approve", "review"])) {
+        return Vec::new();
+    }
+    let fault = "nobody can approve what it permits: no rule permits Action::\"Approve\"";
+    let unapproved = |policy: &cedar_policy::Policy| {
+        let rule = rules.get(policy.id()).filter(|rule| rule.approval.is_some())?;
+        Some(source.at_rule(policy, rule.line, fault))
+    };
+    set.policies().filter_map(unapproved).collect()
+}
+
 /// Whether each rule forbids, or can never apply.
 pub(super) fn permits_nothing<'a>(
     rules: &HashMap<PolicyId, Rule>,

@@ -115,7 +115,7 @@ impl Decision {
         let reason = match &approval {
             None => format!("the policy permits it: {}", rules.join(", ")),
             Some(approval) => {
-                format!("the policy permits it once another identity has approved it: {}", approval.names())
+                format!("the rule {} requires another identity's approval", approval.names())
             }
         };
         Self {
@@ -138,7 +138,10 @@ impl Decision {
                 let rule = if self.rules.is_empty() { "default".to_owned() } else { self.rules.join(", ") };
                 let (reason, nearest, missing) = (self.reason.clone(), self.nearest.clone(), self.missing.clone());
                 Err(match &self.approval_id {
-                    Some(id) => ExecutorError::ApprovalRequired { approval_id: id.clone(), rule, reason },
+                    Some(id) => {
+                        let rule = self.approval.as_ref().map(RequiredApproval::names).unwrap_or_default();
+                        ExecutorError::ApprovalRequired { approval_id: id.clone(), rule, reason }
+                    }
                     None => ExecutorError::Denied { rule: Some(rule), reason, nearest, missing },
                 })
             }

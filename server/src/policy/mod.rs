@@ -25,13 +25,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cedar_policy::{
-    ActionConstraint, Authorizer, Context, Effect, Entities, Entity, EntityUid, PolicyId, PolicySet,
-    PrincipalConstraint, Request, RestrictedExpression as Value, ValidationMode, Validator,
+    Authorizer, Context, Effect, Entities, Entity, EntityUid, PolicyId, PolicySet, PrincipalConstraint, Request,
+    RestrictedExpression as Value, ValidationMode, Validator,
 };
 use telexec_shell::SimpleCommand;
 use tracing::{info, warn};
 
-use self::check::{misread_commands, named_roles, permits_nothing, unknown_commands, unknown_roles};
+use self::check::{misread_commands, named_roles, permits_nothing, unapproved, unknown_commands, unknown_roles};
 use self::decision::Permit;
 pub(crate) use self::decision::{Decision, Detail, RequiredApproval};
 use self::entity_cache::EntityCache;
@@ -194,6 +194,7 @@ impl Policy {
         let mut warnings: Vec<_> =
             warnings.map(|warning| source.located_in(set.policy(warning.policy_id()), warning)).collect();
         warnings.extend(misread_commands(&set, &rules, &source));
+        warnings.extend(unapproved(&set, &rules, &source));
         if permits_nothing(&rules, checked.validation_warnings()) {
             warnings.push(format!("{}: no rule permits anything: every call would be denied", path.display()));
         }
@@ -327,13 +328,7 @@ impl Policy {
 
     /// Whether a rule about an action, or its group, may permit it to this caller.
     fn may_permit(&self, caller: &Caller, action: [&str; 2]) -> bool {
-        let actions = action.map(|name| uid(&self.names.action, name));
-        let is_about = |rule: &Rule| match &rule.action {
-            ActionConstraint::Any => true,
-            ActionConstraint::Eq(one) => actions.contains(one),
-            ActionConstraint::In(some) => some.iter().any(|one| actions.contains(one)),
-        };
-        self.rules_about(caller).any(|rule| rule.effect == Effect::Permit && is_about(rule))
+        self.rules_about(caller).any(|rule| rule.effect == Effect::Permit && rule.is_about_action(&action))
     }
 
     /// The rules whose principal this caller is, or has as a role.

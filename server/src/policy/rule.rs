@@ -17,6 +17,8 @@ const KNOWN: &str = "id, description, approval, max_timeout, max_concurrent, max
 /// The actions of rules that may ask for an approval.
 const START: [&str; 4] = ["start", "Execute", "Run", "Interact"];
 
+/// They are in memory, and few.
+const MAX_APPROVAL: Duration = Duration::from_secs(24 * 60 * 60);
 const STARTS_ALONE: &str = "allowed only on rules about starts: action in Action::\"start\"";
 
 /// A rule. Cedar evaluates it; its conditions are here to explain why it does not permit.
@@ -97,6 +99,10 @@ impl Rule {
                 return Err(format!("@{key}: unknown annotation, expected one of {KNOWN}"));
             }
         }
+        // what is approved is approved by this rule
+        if rule.approval.is_some() && policy.annotation("id").is_none() {
+            return Err("@approval: the rule needs a name: @id(\"…\")".to_owned());
+        }
         Ok(rule)
     }
 
@@ -114,6 +120,16 @@ impl Rule {
         let Subject::Command(facts) = subject else { return Vec::new() };
         let names = facts.restricted_variables().iter().map(String::as_str);
         names.filter(|name| !self.environment.covers(name)).collect()
+    }
+
+    /// Whether it is about one of these actions.
+    pub(super) fn is_about_action(&self, actions: &[&str]) -> bool {
+        let is_one = |action: &EntityUid| actions.contains(&action.id().unescaped());
+        match &self.action {
+            ActionConstraint::Any => true,
+            ActionConstraint::Eq(one) => is_one(one),
+            ActionConstraint::In(some) => some.iter().any(is_one),
+        }
     }
 
     /// Whether it is about calls that start a command, and no others.
@@ -137,7 +153,10 @@ impl Rule {
                 return Err("allowed only on permit rules".to_owned());
             }
             "approval" if !self.is_about_starts() => return Err(STARTS_ALONE.to_owned()),
-            "approval" => self.approval = Some(timeout(value)?),
+            "approval" => match timeout(value)? {
+                lifetime if lifetime > MAX_APPROVAL => return Err("expected a duration of at most 24h".to_owned()),
+                lifetime => self.approval = Some(lifetime),
+            },
             "max_timeout" => self.allowance.timeout = Some(timeout(value)?),
             "max_concurrent" => self.allowance.concurrent = Some(concurrent(value)?),
             "max_output" => self.allowance.output_bytes = Some(parse_size(value)?),
@@ -190,7 +209,8 @@ mod tests {
         assert_eq!((plain.name.as_str(), plain.effect, plain.any_owner), ("line 7", Effect::Forbid, false));
         assert_eq!(plain.allowance, Allowance::default());
         for action in [r#"action in Action::"start""#, r#"action in [Action::"Run", Action::"Execute"]"#] {
-            let approved = rule(&format!(r#"@approval("15m") permit(principal, {action}, resource);"#)).unwrap();
+            let approved =
+                rule(&format!(r#"@id("a") @approval("15m") permit(principal, {action}, resource);"#)).unwrap();
             assert_eq!(approved.approval, Some(Duration::from_secs(900)));
         }
     }
@@ -218,7 +238,9 @@ mod tests {
             let refused = rule(&format!(r#"@approval("1m") permit(principal, {action}, resource);"#)).unwrap_err();
             assert!(refused.contains("allowed only on rules about starts"), "{refused}");
         }
-        for value in ["", "0s", "soon"] {
+        let refused = rule(r#"@approval("1m") permit(principal, action in Action::"start", resource);"#).unwrap_err();
+        assert!(refused.contains("needs a name"), "{refused}");
+        for value in ["", "0s", "soon", "25h"] {
             let text = format!(r#"@approval("{value}") permit(principal, action in Action::"start", resource);"#);
             assert!(rule(&text).unwrap_err().contains("expected a duration"), "{value}");
         }

@@ -11,6 +11,7 @@ use crate::identity::Identity;
 use crate::tls::ca_names::CaNames;
 use crate::tls::certificate::parse;
 use crate::tls::peer_certificate::PeerCertificate;
+use crate::tls::presented;
 
 /// The verifier of handshakes, and of certificates on open connections.
 #[derive(Debug)]
@@ -40,6 +41,7 @@ impl ClientCertVerifier for ClientVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
+        presented::note(end_entity);
         let verified = self.chains.verify_client_cert(end_entity, intermediates, now)?;
         if let Some(ca_names) = &self.ca_names {
             // parsed again after the handshake: rustls takes nothing but the result from here

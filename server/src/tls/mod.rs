@@ -6,6 +6,7 @@ pub(crate) mod client_cert_check;
 pub(crate) mod client_verifier;
 pub(crate) mod expiry;
 pub(crate) mod peer_certificate;
+pub(crate) mod presented;
 pub(crate) mod private_key;
 mod revocation;
 

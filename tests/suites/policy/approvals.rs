@@ -109,11 +109,15 @@ async fn nobody_approves_their_own_or_what_no_rule_lets_them() {
     let [annas, bobs, adams] = [ruled.pending("anna", asked("id")).await, ruled.pending("bob", asked("id")).await, {
         ruled.pending("adam", asked("id")).await
     }];
-    for (who, id) in [("anna", &annas), ("bob", &bobs), ("bob", &adams), ("adam", &annas), ("anna", &bobs)] {
+    for (who, id) in [("anna", &annas), ("bob", &bobs), ("adam", &annas), ("anna", &bobs)] {
         denial(ruled.approve(who, id).await.unwrap_err());
         denial(ruled.reject(who, id).await.unwrap_err());
     }
-    assert!(denial(ruled.approve("bob", &bobs).await.unwrap_err()).contains("themselves"));
+    assert!(denial(ruled.approve("bob", &bobs).await.unwrap_err()).contains("your own"));
+    // who may approve others is told nothing of this one
+    for hidden in [ruled.approve("bob", &adams).await, ruled.reject("bob", &adams).await] {
+        assert!(matches!(&hidden, Err(ExecutorError::NoApproval(id)) if *id == adams), "{hidden:?}");
+    }
     let ids = |listed: Vec<Approval>| listed.into_iter().map(|approval| approval.approval_id).collect::<Vec<_>>();
     // of others those alone that one may approve
     assert_eq!(ids(ruled.listed("bob").await), [annas.clone(), bobs.clone()]);
@@ -215,6 +219,12 @@ async fn a_repeat_of_its_start_is_no_start() {
     assert_eq!(ruled.run_as("anna", start()).await.unwrap().text(), "ran\n");
     assert_eq!(ruled.run_as("anna", start()).await.unwrap().text(), "ran\n", "what has run");
     ruled.pending("anna", asked("echo ran; sleep 0").execution_id("other".parse().unwrap())).await;
+    // whatever has become of the approval
+    for number in 0..20 {
+        ruled.pending("anna", asked(&format!("echo {number}"))).await;
+    }
+    assert_eq!(ruled.run_as("anna", start()).await.unwrap().text(), "ran\n");
+    assert!(ruled.listed("anna").await.iter().all(|approval| approval.state() == ApprovalState::Pending));
     // an id that was used before the approval is not what was approved
     assert!(ruled.run_as("anna", sh("true").execution_id("taken".parse().unwrap())).await.is_ok());
     ruled.approved("anna", asked("echo again")).await;
@@ -232,6 +242,61 @@ async fn what_cannot_start_uses_up_no_approval() {
     }
 }
 
+/// Whoever fills a share of the audit log decides when a repeat is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeat_that_is_refused_gives_no_approval_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let audit = format!("[audit]\nfile = {:?}\nmax_bytes_per_identity = 65536\n", directory.path().join("audit.log"));
+    let ruled = Ruled::start(RULES, &audit);
+    let start = |id: &str| asked("echo ran").execution_id(id.parse().unwrap());
+    let id = ruled.approved("anna", start("one")).await;
+    assert!(ruled.run_as("anna", start("one")).await.is_ok());
+    until("the share is filled", async || {
+        matches!(ruled.run_as("anna", asked("true")).await, Err(ExecutorError::Exhausted { .. }))
+    })
+    .await;
+    for _ in 0..3 {
+        let repeated = ruled.run_as("anna", start("one")).await;
+        assert!(matches!(repeated, Err(ExecutorError::Exhausted { .. })), "{repeated:?}");
+    }
+    let listed = ruled.listed("bob").await;
+    let used = listed.iter().find(|approval| approval.approval_id == id).unwrap();
+    assert_eq!(used.state(), ApprovalState::Used);
+}
+
+/// One whose program appears while it is tried by two ids.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_fails_for_one_id_starts_for_one_other() {
+    let ruled = ruled(RULES);
+    for round in 0..10 {
+        let (program, ran) = (
+            ruled.agent.directory().join(format!("program{round}")),
+            ruled.agent.directory().join(format!("ran{round}")),
+        );
+        let argv = [program.to_str().unwrap(), ran.to_str().unwrap()];
+        let start = || Command::argv(argv).reason("incident");
+        ruled.approved("anna", start()).await;
+        let executor = ruled.to("anna").await.executor();
+        let runs = (0..16).map(|call| {
+            let id = format!("{round}-{}", call % 2).parse().unwrap();
+            run(&executor, start().execution_id(id))
+        });
+        let appears = async {
+            tokio::task::yield_now().await;
+            telexec_tests::executable(
+                ruled.agent.directory(),
+                &format!("program{round}"),
+                "#!/bin/sh\necho $TELEXEC_EXECUTION_ID >> \"$1\"\n",
+            );
+        };
+        let (runs, ()) = tokio::join!(join_all(runs), appears);
+        drop(runs);
+        // if it has appeared too late for all of them
+        let _ = ruled.run_as("anna", start()).await;
+        assert_eq!(telexec_tests::lines(&ran).len(), 1, "round {round}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_rejected_stays_so() {
     let ruled = ruled(RULES);
@@ -239,7 +304,7 @@ async fn what_is_rejected_stays_so() {
     assert_eq!(ruled.reject("bob", &id).await.unwrap().state(), ApprovalState::Rejected);
     assert!(
         denial(ruled.run_as("anna", asked("id")).await.unwrap_err())
-            .ends_with(&format!("bob has rejected approval {id}: not now"))
+            .ends_with(&format!("bob has rejected request {id}: not now"))
     );
     for again in [ruled.approve("bob", &id).await, ruled.reject("bob", &id).await] {
         assert!(matches!(again, Err(ExecutorError::FailedPrecondition { .. })), "{again:?}");
@@ -260,6 +325,21 @@ async fn an_approval_expires() {
     let id = ruled.approved("anna", asked("id")).await;
     let mine = ruled.to("anna").await.approvals();
     until("it has expired", async || matches!(mine.get(&id).await, Err(ExecutorError::NoApproval(_)))).await;
+    assert_ne!(ruled.pending("anna", asked("id")).await, id);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shorter_time_counts_from_the_approval() {
+    let ruled = ruled(RULES);
+    let id = ruled.approved("anna", asked("id")).await;
+    let long_ago = ruled.approved("anna", asked("date")).await;
+    ruled.replace(&RULES.replace("15m", "1ms"));
+    until("the new rule is used", async || {
+        ruled.pending("anna", asked("hostname")).await;
+        !ruled.run_as("anna", asked("id")).await.is_ok_and(|_| true)
+    })
+    .await;
+    assert_ne!(ruled.pending("anna", asked("date")).await, long_ago);
     assert_ne!(ruled.pending("anna", asked("id")).await, id);
 }
 
@@ -310,6 +390,8 @@ async fn each_command_of_a_text_may_need_one() {
     let id = ruled.pending("anna", sh("echo a; date; id")).await;
     let [waiting] = &ruled.listed("bob").await[..] else { panic!("one is listed") };
     assert_eq!(waiting.rules, ["date", "id"]);
+    let denied = ruled.run_as("anna", sh("echo a; date; id")).await.unwrap_err();
+    assert!(matches!(&denied, ExecutorError::ApprovalRequired { rule, .. } if rule == "date, id"), "{denied:?}");
     ruled.approve("bob", &id).await.unwrap();
     // the shortest time of all
     let mine = ruled.to("anna").await.approvals();
@@ -335,13 +417,36 @@ async fn requests_are_bounded() {
     for id in &ids[4..] {
         ruled.reject("bob", id).await.unwrap();
     }
-    assert!(denial(ruled.run_as("anna", asked("echo 20")).await.unwrap_err()).contains("no further approval"));
+    let full = ruled.run_as("anna", asked("echo 20")).await;
+    assert!(matches!(full, Err(ExecutorError::Exhausted { .. })), "{full:?}");
     assert!(ruled.run_as("anna", asked("echo 0")).await.is_ok(), "which can be used");
     ruled.pending("anna", asked("echo 20")).await;
 }
 
+/// As many bytes as are kept, of as few identities as can have them.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_named_commands_the_reviewer_sees_the_definition() {
+async fn whoever_has_most_makes_room_for_others() {
+    let ruled = ruled(RULES);
+    let kept = "x".repeat(63 * 1024);
+    join_all((0..17).map(async |who| {
+        for number in 0..16 {
+            ruled.pending(&format!("eve{who}"), asked(&format!("echo {number} {kept}"))).await;
+        }
+    }))
+    .await;
+    let id = ruled.pending("anna", asked(&format!("echo {kept}"))).await;
+    // of long ones the list has no text
+    let listed = ruled.listed("bob").await;
+    let of_anna = listed.iter().find(|approval| approval.approval_id == id).unwrap();
+    assert!(listed.len() > 200 && of_anna.request.is_none(), "{}", listed.len());
+    let whole = within(ruled.to("bob").await.approvals().get(&id)).await.unwrap();
+    assert!(whole.request.unwrap().command.len() > 63 * 1024);
+    ruled.approve("bob", &id).await.unwrap();
+    assert!(ruled.run_as("anna", asked(&format!("echo {kept}"))).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_named_commands_the_definition_is_shown() {
     let config = r#"
         [commands.secret]
         argv = ["echo", "restart", "{1..9}"]
@@ -352,7 +457,7 @@ async fn of_named_commands_the_reviewer_sees_the_definition() {
     let named = |argument: &str| Command::argv(["@secret", argument]).env("TERM", "xterm");
     let id = ruled.pending("anna", named("3")).await;
     let [own] = &ruled.listed("anna").await[..] else { panic!("one is listed") };
-    assert_eq!((own.named_command.as_str(), &own.request), ("secret", &None));
+    assert_eq!(own.named_command, "secret");
     let [seen] = &ruled.listed("bob").await[..] else { panic!("one is listed") };
     let request = seen.request.as_ref().unwrap();
     assert_eq!((&request.argv[..], request.environment.len()), (&["echo", "restart", "3"].map(str::to_owned)[..], 1));
@@ -370,7 +475,7 @@ async fn a_check_tells_of_it_and_asks_for_none() {
     let ruled = ruled(RULES);
     let check = ruled.check("anna", asked("id")).await;
     assert_eq!((check.allowed, check.needs_approval), (false, true));
-    assert!(check.reason.ends_with("once another identity has approved it: on-call"), "{}", check.reason);
+    assert_eq!(check.reason, "the rule on-call requires another identity's approval");
     let check = ruled.check("anna", asked("true")).await;
     assert_eq!((check.allowed, check.needs_approval), (true, false));
     let check = ruled.check("anna", sh("id")).await;
@@ -419,4 +524,17 @@ async fn the_audit_log_has_who_approved_what() {
     assert_eq!((approved["rpc"].as_str(), approved["identity"].as_str()), (Some("Approve"), Some("bob")));
     assert_eq!((approved["about"].as_str(), approved["review_reason"].as_str()), (Some("anna"), Some("as agreed")));
     assert_eq!((start["event"].as_str(), start["approved_by"].as_str()), (Some("start"), Some("bob")));
+    // each of them has what it is about
+    for record in [denied, approved, start] {
+        assert_eq!((record["command"].as_str(), record["reason"].as_str()), (Some("id"), Some("incident")), "{record}");
+    }
+    let mut search = tokio::process::Command::from(telexec_tests::telexecd());
+    search.args(["audit", "search", "--text", &id]).arg(&file);
+    let found = within(search.output()).await.unwrap();
+    let found = String::from_utf8(found.stdout).unwrap();
+    assert!(
+        found.contains(&format!("Approve {id} of anna: as agreed"))
+            && found.contains("id; reason: incident; approved by bob"),
+        "{found}"
+    );
 }

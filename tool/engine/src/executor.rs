@@ -232,13 +232,13 @@ impl LocalExecutor {
     /// # Errors
     /// As for `execute`.
     pub async fn execute_granted(&self, command: Command, grant: Grant) -> Result<Execution, ExecutorError> {
-        let Grant { identity, id, allowance, trace, connection, observers, stdin, is_internal } = grant;
+        let Grant { identity, id, allowance, trace, connection, observers, stdin, is_internal, repeats } = grant;
         let mut observers = Observers::new(observers);
         let command = match trace {
             Some(trace) => command.with_trace(Some(trace)),
             None => command,
         };
-        let owner = Owner { identity, concurrent: allowance.concurrent, is_internal };
+        let owner = Owner { identity, concurrent: allowance.concurrent, is_internal, repeats };
         let id = id.unwrap_or_else(ExecutionId::generate);
         let reserved = tokio::select! {
             biased;

@@ -35,6 +35,8 @@ pub struct Grant {
     /// It is a means of the admission, not what a caller asked for: it is in no list, is found by its owner alone, and is not
     /// remembered after its end.
     pub is_internal: bool,
+    /// It may only be answered with what was started with its id before: nothing new is started.
+    pub repeats: bool,
 }
 
 /// Whether the connection of a call was lost: a call whose [`Execution`](telexec_executor::Execution) is dropped after

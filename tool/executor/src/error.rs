@@ -34,7 +34,7 @@ pub enum ExecutorError {
     #[error("no upload {0}: start again")]
     NoUpload(ExecutionId),
     /// There is no request of this id for an approval, or not for this caller.
-    #[error("no approval {0}: it has expired, or there was none")]
+    #[error("no request {0}: it has expired, the agent was restarted, or you may not see it")]
     NoApproval(String),
     /// The machine cannot do what a field of the request asks for; nothing ran.
     #[error("{field}: {reason}")]

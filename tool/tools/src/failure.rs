@@ -16,6 +16,9 @@ pub(crate) enum Failure {
     Call(ToolError),
 }
 
+/// What to do about a call that somebody has to approve.
+pub(crate) const APPROVED: &str = "once it is approved, make the same call again";
+
 impl Failure {
     pub(crate) fn invalid_input(tool: &str, parse_error: impl Into<String>) -> Self {
         ToolFailure::invalid_input(tool, parse_error).into()
@@ -28,7 +31,7 @@ impl Failure {
             ExecutorError::Invalid(error) => malformed(tool, error),
             ExecutorError::Spawn(error) => not_started(&error).into(),
             ExecutorError::ApprovalRequired { approval_id, rule, .. } => ToolFailure::new("denied", text)
-                .with_hint("once it is approved, make the same call again")
+                .with_hint(APPROVED)
                 .with_details(json!({ "rule": rule, "approval_id": approval_id }))
                 .into(),
             ExecutorError::Denied { rule: Some(rule), .. } => {

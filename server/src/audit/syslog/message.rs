@@ -14,7 +14,7 @@ const MAX_HOST_BYTES: usize = 255;
 /// Appends a record to `frames`. The message is the line of the log as it is.
 pub(super) fn append(frames: &mut Vec<u8>, host: &str, line: &Line) {
     let severity = match line.event.as_str() {
-        "denied" | "refused" => WARNING,
+        "denied" | "refused" | "rejected" => WARNING,
         _ => INFORMATIONAL,
     };
     let priority = FACILITY * 8 + severity;

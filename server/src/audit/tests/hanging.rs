@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::analysis::CommandAnalysis;
+use crate::audit::rejected::RejectedPeers;
 use crate::audit::writer::{Job, State, Writer};
 use crate::audit::{
     Audit, CommandDescriber, Commands, Inner, Key, MAX_WAITING, NonZero, OmittedRecords, Quota, REFUSALS, RateLimiter,
@@ -39,6 +40,7 @@ fn hanging(when_full: WhenFull) -> (Audit, UnboundedReceiver<Job>, Arc<State>) {
         workers: Workers::new("test", 1, 1).unwrap(),
         volume: Volume::new(&AuditConfig::default(), Vec::new()),
         omitted: OmittedRecords::default(),
+        rejected_peers: RejectedPeers::default(),
         typed: Mutex::default(),
         refusals: RateLimiter::keyed(Quota::per_second(NonZero::<u32>::MIN).allow_burst(REFUSALS)),
         when_full,

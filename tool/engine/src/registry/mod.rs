@@ -37,6 +37,8 @@ pub(crate) struct Owner {
     pub(crate) concurrent: Option<u32>,
     /// It is in no list, and not remembered.
     pub(crate) is_internal: bool,
+    /// See [`Grant::repeats`](crate::Grant::repeats).
+    pub(crate) repeats: bool,
 }
 
 /// The execution that answers a request.
@@ -158,6 +160,9 @@ impl Registry {
             && let Some(record) = entries.by_key.values().find(|record| record.asked == asked && record.may_run())
         {
             return Ok(Reserved::Duplicate(Arc::clone(record)));
+        }
+        if owner.repeats {
+            return Err(ExecutorError::NotFound(key.id));
         }
         self.check_share(&entries, owner)?;
         // clients generate one to attach again after a lost connection, and for nothing else

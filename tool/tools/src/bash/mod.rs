@@ -24,6 +24,7 @@ pub use self::output::BashOutput;
 pub use self::style::Style;
 use self::style::{Ended, clamp, then};
 use crate::commands::{Commands, command_setters};
+use crate::failure::APPROVED;
 use crate::summary::shorten;
 use crate::{Tool, ToolContext, ToolDefinition, ToolError, ToolResult};
 
@@ -197,6 +198,10 @@ impl BashTool {
             }
             // by this side
             ExecutorError::Denied { reason, rule: None, .. } => Err(ToolError::failed(reason)),
+            ExecutorError::ApprovalRequired { ref reason, .. } => {
+                let message = format!("{reason}; {APPROVED}");
+                Err(ToolError::Failed { message, source: Some(Box::new(error)) })
+            }
             ExecutorError::Denied { ref reason, .. } | ExecutorError::Unauthenticated { ref reason } => {
                 Err(ToolError::Failed { message: reason.clone(), source: Some(Box::new(error)) })
             }

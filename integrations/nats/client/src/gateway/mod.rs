@@ -17,7 +17,7 @@ use telexec_proto::convert::error_to_status;
 use telexec_proto::v1::agent_service_server::AgentServiceServer;
 use telexec_proto::v1::execution_service_server::ExecutionServiceServer;
 use telexec_proto::v1::{DisconnectPolicy, ExecuteRequest, GetAgentRequest, GetAgentResponse};
-use telexec_proto::v1::{file_service_server, forward_service_server};
+use telexec_proto::v1::{approval_service_server, file_service_server, forward_service_server};
 use tokio::io::DuplexStream;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
@@ -118,8 +118,13 @@ fn check_id(id: &str) -> Result<(), Status> {
 
 async fn answer(routes: Routes, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
     let service = request.uri().path().split('/').nth(1).unwrap_or_default();
-    if [file_service_server::SERVICE_NAME, forward_service_server::SERVICE_NAME].contains(&service) {
-        let text = "not possible by way of NATS, which has neither files nor connections";
+    let others = [
+        approval_service_server::SERVICE_NAME,
+        file_service_server::SERVICE_NAME,
+        forward_service_server::SERVICE_NAME,
+    ];
+    if others.contains(&service) {
+        let text = "not possible by way of NATS, which carries neither files nor connections nor approvals";
         return Ok(Status::unimplemented(text).into_http());
     }
     routes.oneshot(request.map(Body::new)).await

@@ -1,0 +1,113 @@
+//! Records of who was turned away before a policy was asked: peers that were not authenticated, and calls of certificates that are
+//! no longer valid.
+
+use std::num::NonZero;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use serde::Serialize;
+use telexec_executor::ExecutorError;
+
+use super::command::clip;
+use super::record::{Body, Failure, Origin, Record, clip_name, is_zero};
+use super::{Audit, CLEANUP_SIZE, MAX_REST_BYTES};
+use crate::call::caller::{Caller, Transport};
+use crate::digest::sha256;
+use crate::handshake::HandshakeError;
+use crate::identity::Identity;
+use crate::identity::source::Source;
+use crate::listen::Remote;
+use crate::tls::certificate::parse;
+
+/// Peers of one source that are recorded in a burst; then one a second.
+const BURST: NonZero<u32> = NonZero::new(20).expect("it is positive");
+/// All who are not authenticated have one share of the log. No identity is named so.
+const NOBODY: &str = "";
+
+/// Which peers are recorded.
+pub(super) struct RejectedPeers {
+    limiter: DefaultKeyedRateLimiter<String>,
+    /// Since the last record.
+    omitted: AtomicU64,
+}
+
+impl Default for RejectedPeers {
+    fn default() -> Self {
+        Self {
+            limiter: RateLimiter::keyed(Quota::per_second(NonZero::<u32>::MIN).allow_burst(BURST)),
+            omitted: AtomicU64::new(0),
+        }
+    }
+}
+
+/// A peer that was not authenticated.
+#[derive(Debug, Serialize)]
+pub(super) struct RejectedPeer {
+    transport: &'static str,
+    peer: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peer_uid: Option<u32>,
+    /// What the certificate that it presented says, whoever has made it; likewise the next two.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate_name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate_serial: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate_fingerprint: Option<String>,
+    error: &'static str,
+    message: String,
+    /// Peers that were rejected since the last of these records, and have none.
+    #[serde(skip_serializing_if = "is_zero")]
+    omitted: u64,
+}
+
+impl Audit {
+    /// Records that a peer was not authenticated, unless it went away by itself.
+    pub(crate) async fn record_rejected_peer(&self, transport: Transport, remote: &Remote, error: &HandshakeError) {
+        let Some(inner) = self.0.as_ref().filter(|_| error.is_decision()) else { return };
+        let RejectedPeers { limiter, omitted } = &inner.rejected_peers;
+        if limiter.len() > CLEANUP_SIZE {
+            limiter.retain_recent();
+        }
+        let spares = limiter.check_key(&remote.source.to_string()).is_ok();
+        if !spares || inner.volume.take(NOBODY, MAX_REST_BYTES).is_err() {
+            omitted.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let omitted = omitted.swap(0, Ordering::Relaxed);
+        let peer = RejectedPeer::new(transport, remote, error, omitted);
+        inner.write(Record::new(Body::RejectedPeer(Box::new(peer)))).await;
+    }
+
+    /// Records that a call was refused, since the certificate of its connection is no longer valid.
+    pub(crate) async fn record_rejected_call(&self, caller: &Caller, path: &str, error: &ExecutorError) {
+        let Some(inner) = &self.0 else { return };
+        let origin = || Origin::of_caller(caller, clip_name(path.rsplit('/').next().unwrap_or_default()).into(), None);
+        let identity = caller.identity.as_str();
+        if inner.spares(identity, origin) && inner.fits(identity, MAX_REST_BYTES, true, origin) {
+            inner.write(Record::new(Body::RejectedCall(Failure::from(error))).of(&origin())).await;
+        }
+    }
+}
+
+impl RejectedPeer {
+    fn new(transport: Transport, remote: &Remote, error: &HandshakeError, omitted: u64) -> Self {
+        let presented = error.certificate();
+        let parsed = presented.and_then(parse);
+        let name = parsed.as_ref().and_then(Identity::from_certificate);
+        Self {
+            transport: transport.as_str(),
+            peer: clip_name(&remote.address),
+            peer_uid: match remote.source {
+                Source::Uid(uid) => uid,
+                Source::Ip(_) | Source::Cid(_) => None,
+            },
+            certificate_name: name.map(|name| clip_name(name.as_str())),
+            certificate_serial: parsed.map(|certificate| clip_name(&certificate.raw_serial_as_string())),
+            certificate_fingerprint: presented.map(|certificate| sha256(certificate)),
+            error: error.result().as_str(),
+            message: clip(&error.to_string()),
+            omitted,
+        }
+    }
+}
