@@ -111,7 +111,7 @@ async fn on_a_unix_socket_the_kernel_names_the_caller() {
 }
 
 /// What comes back from the agent's Unix socket to a thread of another user that speaks HTTP/2 to it.
-fn as_another_user(socket: String) -> std::io::Result<Vec<u8>> {
+pub(crate) fn as_another_user(socket: String) -> std::io::Result<Vec<u8>> {
     let thread = std::thread::spawn(move || {
         let nobody = rustix::process::Uid::from_raw(65534);
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody)?;

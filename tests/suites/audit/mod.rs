@@ -6,6 +6,7 @@ mod decisions;
 mod ends;
 mod faults;
 mod load;
+mod rejected;
 mod search;
 mod syslog;
 mod volume;
