@@ -2,11 +2,12 @@
 
 import asyncio
 import pathlib
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import Daemon
+from conftest import PROGRAMS, Daemon, until
 from test_aio import run
 
 import telexec
@@ -188,3 +189,18 @@ def test_a_panic_is_an_error(when_converted: bool) -> None:
             call()
     ended = race.next(0).wait()
     assert ended is not None and "internal error" in str(ended[2])
+
+
+def test_what_has_to_be_approved_has_an_id(tmp_path: pathlib.Path) -> None:
+    policy = tmp_path / "policy.cedar"
+    policy.write_text('@id("a") @approval("5m") permit(principal, action in Action::"start", resource);')
+    uri, log = f"unix://{tmp_path}/agent.sock", tmp_path / "log"
+    words = [PROGRAMS / "telexecd", "--listen", uri, "--policy", policy]
+    with log.open("wb") as output, subprocess.Popen(words, stdout=output, stderr=output, cwd=tmp_path) as agent:
+        try:
+            until(lambda: "listening on" in log.read_text(), "the agent listens")
+            with pytest.raises(telexec.Refused, match="another identity's approval") as refused:
+                telexec.connect(uri).run("true")
+            assert refused.value.approval_id is not None and refused.value.approval_id in str(refused.value)
+        finally:
+            agent.terminate()

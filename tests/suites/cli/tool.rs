@@ -172,6 +172,23 @@ async fn what_the_agents_policy_denies_is_125() {
 }
 
 #[tokio::test]
+async fn what_has_to_be_approved_says_so() {
+    let policy = r#"@id("a") @approval("5m") permit(principal, action in Action::"start", resource);"#;
+    let agent = telexec_tests::Agent::builder().policy(policy).start();
+    let advice = "once it is approved, make the same call again";
+    let said = say(&["tool", agent.uri(), "bash", "{\"command\": \"true\"}"]).await;
+    assert!(said.failure(125).contains("requires another identity's approval"), "{said:?}");
+    let said = say(&["tool", "--json", agent.uri(), "exec_command", "{\"cmd\": \"true\"}"]).await;
+    let error = &serde_json::from_str::<Value>(said.stdout()).unwrap()["details"]["error"];
+    assert_eq!((said.code, &error["kind"], &error["recovery_hint"]), (125, &json!("denied"), &json!(advice)));
+    assert_eq!(error["details"]["approval_id"].as_str().map(str::len), Some(10), "{error}");
+    let mut mcp = telexec_tests::McpClient::start(&[agent.uri()]).await;
+    let answer = mcp.error("bash", json!({ "command": "true" })).await;
+    assert!(answer.contains("is pending") && answer.contains(advice), "{answer}");
+    mcp.close().await;
+}
+
+#[tokio::test]
 async fn tools_are_listed() {
     let said = say(&["tool", "local"]).await;
     let names: Vec<_> = said.answer().lines().filter_map(|line| line.split_once("  ")).map(|(name, _)| name).collect();

@@ -90,13 +90,16 @@ async fn output_is_counted_while_it_comes_and_what_is_dropped_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_started_is_counted_by_the_reason() {
-    let policy = r#"permit(principal, action, resource);
+    let policy = r#"permit(principal, action in [Action::"read", Action::"control"], resource);
+        permit(principal, action in Action::"start", resource) unless { context.programs == ["date"] };
+        @id("ask") @approval("5m") permit(principal, action in Action::"start", resource);
         forbid(principal, action == Action::"Execute", resource) when { context.programs.contains("reboot") };"#;
     let config = "max_executions = 2\nmax_starts_per_second = 6";
     let agent = metered().policy(policy).config(config).start();
     let executor = agent.executor().await;
     let sleeps = || Command::shell("sleep 100");
     run(&executor, Command::shell("reboot")).await.unwrap_err();
+    run(&executor, Command::shell("date")).await.unwrap_err();
     run(&executor, Command::argv(["/no/such/program"])).await.unwrap_err();
     run(&executor, Command::shell("true").working_directory("/no/such/directory")).await.unwrap_err();
     let mut held = Vec::new();
@@ -107,10 +110,11 @@ async fn what_is_not_started_is_counted_by_the_reason() {
     let scrape = Scrape::of(&agent).await;
     for (series, count) in [
         ("refusals_total{reason=\"policy\"}", 1.0),
+        ("refusals_total{reason=\"approval\"}", 1.0),
         ("refusals_total{reason=\"exhausted\"}", 1.0),
         ("start_failures_total{stage=\"exec\"}", 1.0),
         ("start_failures_total{stage=\"chdir\"}", 1.0),
-        ("policy_decisions_total{decision=\"deny\",rpc=\"Execute\"}", 1.0),
+        ("policy_decisions_total{decision=\"deny\",rpc=\"Execute\"}", 2.0),
         ("policy_decisions_total{decision=\"allow\",rpc=\"Execute\"}", 5.0),
     ] {
         assert_eq!(scrape.value(&format!("telexec_{series}")), count, "{series}: {}", scrape.text);

@@ -101,6 +101,15 @@ async fn what_is_valid_is_said_to_be() {
                 .ends_with(&format!("\nchecked: syntax, schema, annotations, roles and named commands in {config}\n")),
         "{out}"
     );
+    let approval = "@id(\"a\") @approval(\"5m\") permit(principal, action in Action::\"start\", resource);\n";
+    write(directory.path(), "policy.cedar", approval);
+    let (code, out, _) = said("telexecd", &["policy", "check", &policy]).await;
+    let warning = format!("warning: {policy}:1: rule a: nobody can approve what it permits");
+    assert!(code == 0 && out.starts_with(&warning), "{out}");
+    let reviewed = format!("{approval}permit(principal, action in Action::\"review\", resource);\n");
+    write(directory.path(), "policy.cedar", &reviewed);
+    let (code, out, _) = said("telexecd", &["policy", "check", &policy]).await;
+    assert!(code == 0 && !out.contains("warning"), "{out}");
     write(directory.path(), "policy.cedar", "// nothing yet\n");
     let (code, out, _) = said("telexecd", &["policy", "check", &policy]).await;
     assert!(code == 0 && out.starts_with(&format!("warning: {policy}: no rule permits anything")), "{out}");
