@@ -1,9 +1,9 @@
 //! The audit log: who asked for what, what was decided, and what came of it.
 //!
 //! Each record is a line of JSON: one before a command starts and one after its end, which has the number of the first.
-//! `record` and `command` are their contents, `redact` removes secrets, `key` makes the digests of texts that are not
+//! `record`, `command`, `operation` and `rejected` are their contents, `redact` removes secrets, `key` makes the digests of texts that are not
 //! recorded. `chain` links the lines by hashes, which `verify` checks. `volume` limits how much one caller may fill, with
-//! `retained` as its model of the files; `omitted` counts the rest. `writer` is the thread that appends to the files of
+//! `retained` as its model of the files; `room` takes what a record needs of that, and `omitted` counts the rest. `writer` is the thread that appends to the files of
 //! `log`, `writer::execution_recorder` observes one execution. `syslog` sends the records elsewhere.
 
 mod chain;
@@ -16,11 +16,13 @@ mod key;
 mod lines;
 mod log;
 mod omitted;
+mod operation;
 mod record;
 mod redact;
 mod rejected;
 mod report;
 mod retained;
+mod room;
 mod search;
 mod syslog;
 mod tail;
@@ -41,7 +43,7 @@ use std::time::Duration;
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use telexec_engine::ExecutionObserver;
 use telexec_engine::Workers;
-use telexec_executor::{Command, ExecutionId, ExecutorError, Signal};
+use telexec_executor::{Command, ExecutionId, ExecutorError};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
@@ -52,7 +54,9 @@ use self::key::Key;
 pub use self::key::digest;
 use self::log::Log;
 use self::omitted::OmittedRecords;
-use self::record::{Body, Failure, FileRecord, ForwardRecord, OperationRecord, Origin, Record};
+pub(crate) use self::operation::{FileOutcome, ForwardOutcome, Operation};
+use self::operation::{FileRecord, ForwardRecord, OperationRecord};
+use self::record::{Body, Origin, Record};
 use self::redact::Redact;
 use self::rejected::RejectedPeers;
 pub use self::report::verify_files;
@@ -64,9 +68,8 @@ use self::volume::Volume;
 use self::writer::ExecutionRecorder;
 use self::writer::{Job, Start, State, Writer};
 use crate::analysis::CommandAnalysis;
-use crate::call::{Call, Rpc};
+use crate::call::Call;
 use crate::hostname::hostname;
-use crate::identity::Identity;
 use crate::invalid::InvalidSetting;
 use crate::policy::{Decision, FileUse, PortUse};
 use crate::reload::Reload;
@@ -81,10 +84,6 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 const REFUSALS: NonZero<u32> = NonZero::new(100).expect("it is positive");
 /// The size at which the tables of refused callers and of executions with input are cleaned.
 const CLEANUP_SIZE: usize = 1024;
-/// Longer commands, in bytes, are described on another thread: they may have to be analysed.
-const MAX_QUICK_BYTES: u64 = 512;
-/// So are those with more variables.
-const MAX_QUICK_VARIABLES: usize = 64;
 /// An upper bound of the records of a start and its end, without the command and the caller's name.
 const MAX_REST_BYTES: u64 = 2048;
 /// Records that may be queued, not counting those of ends.
@@ -131,63 +130,6 @@ struct Inner {
     when_full: WhenFull,
     output_digest: bool,
     containment: &'static str,
-}
-
-/// An operation on an execution.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Operation<'a> {
-    /// The RPC whose permission was checked, if not that of the call.
-    pub(crate) action: Option<Rpc>,
-    pub(crate) execution_id: Option<&'a ExecutionId>,
-    pub(crate) signal: Option<Signal>,
-    /// The output position to attach from.
-    pub(crate) position: Option<u64>,
-    /// The identity that was asked about, or whose start is approved or rejected.
-    pub(crate) about: Option<&'a Identity>,
-    /// Which approval.
-    pub(crate) approval_id: Option<&'a str>,
-    /// Why it is approved or rejected.
-    pub(crate) reason: Option<&'a str>,
-    /// What is forwarded.
-    pub(crate) port: Option<&'a PortUse>,
-    /// The file that is used.
-    pub(crate) file: Option<&'a FileUse>,
-    /// What is looked for in files.
-    pub(crate) pattern: Option<&'a str>,
-}
-
-/// What came of a forward.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ForwardOutcome<'a> {
-    /// Bytes from the caller.
-    pub(crate) received: u64,
-    /// Bytes to the caller.
-    pub(crate) sent: u64,
-    pub(crate) wall_time: Duration,
-    /// Why it ended.
-    pub(crate) cause: &'static str,
-    /// The error of the system, if there was one.
-    pub(crate) errno: Option<&'a str>,
-}
-
-/// What came of the use of a file.
-#[derive(Debug, Default)]
-pub(crate) struct FileOutcome {
-    /// Of its content, as it was sent or received.
-    pub(crate) bytes: u64,
-    /// Of that; `None`: the caller did not get or send all of it.
-    pub(crate) sha256: Option<String>,
-    /// Of a search: what was looked for.
-    pub(crate) pattern: Option<String>,
-    /// `None`: it was done.
-    pub(crate) error: Option<Failure>,
-}
-
-impl FileOutcome {
-    /// It failed, or its caller went.
-    pub(crate) fn failed(bytes: u64, error: Option<&ExecutorError>) -> Self {
-        Self { bytes, sha256: None, pattern: None, error: Some(error.map_or_else(Failure::given_up, Failure::from)) }
-    }
 }
 
 impl Audit {
@@ -401,7 +343,7 @@ impl Audit {
     pub(crate) fn record_file(&self, call: &Call, file: &FileUse, mut outcome: FileOutcome) {
         let Some(inner) = self.0.clone() else { return };
         outcome.pattern = outcome.pattern.and_then(|pattern| inner.describer.pattern(&pattern));
-        let length = record::file_length(file) + json::length(&outcome.pattern);
+        let length = operation::file_length(file) + json::length(&outcome.pattern);
         if inner.fits(call.caller.identity.as_str(), rest(call) / 2 + length, false, || Origin::of(call)) {
             let record = Record::new(Body::File(FileRecord::new(file, outcome))).of(&Origin::of(call));
             tokio::spawn(async move { inner.write(record).await });
@@ -469,90 +411,6 @@ fn rest(call: &Call) -> u64 {
 }
 
 impl Inner {
-    /// Describes a command to be started, and takes room for it: shortened if the caller's share is nearly used up.
-    ///
-    /// # Errors
-    /// [`ExecutorError::Exhausted`]: the share is used up.
-    async fn room_for(
-        self: &Arc<Self>,
-        call: &Call,
-        command: &Command,
-        analysis: &Arc<CommandAnalysis>,
-    ) -> Result<Box<Asked>, ExecutorError> {
-        let identity = call.caller.identity.as_str();
-        let asked = self.describe(call, command, analysis, CommandDescriber::full).await?;
-        if self.volume.takes_whole(identity, json::length(&asked) + rest(call)) {
-            return Ok(asked);
-        }
-        let asked = self.describe(call, command, analysis, CommandDescriber::shortened).await?;
-        self.volume.take(identity, json::length(&asked) + rest(call)).map_err(|wait| {
-            self.leave_out(identity, true, || Origin::of(call));
-            let reason =
-                format!("{identity} has filled its share of the audit log, audit.max_bytes_per_identity; nothing ran");
-            ExecutorError::Exhausted { reason, retry_after: Some(wait) }
-        })?;
-        Ok(asked)
-    }
-
-    /// Describes a command.
-    async fn describe(
-        &self,
-        call: &Call,
-        command: &Command,
-        analysis: &Arc<CommandAnalysis>,
-        describe: fn(&CommandDescriber, &Command, &CommandAnalysis) -> Box<Asked>,
-    ) -> Result<Box<Asked>, ExecutorError> {
-        let is_short = command::length(command.program()) <= MAX_QUICK_BYTES;
-        if is_short && command.environment().len() <= MAX_QUICK_VARIABLES {
-            return Ok(describe(&self.describer, command, analysis));
-        }
-        let (describer, command, analysis) = (Arc::clone(&self.describer), command.clone(), Arc::clone(analysis));
-        let asked =
-            self.workers.run(call.caller.identity.as_str(), move || describe(&describer, &command, &analysis)).await;
-        asked.map_err(|lost| ExecutorError::Internal(format!("no audit record was made of the command: {lost}")))
-    }
-
-    /// Whether a refusal of this caller is still recorded: repeated refusals must not fill the log.
-    fn spares(self: &Arc<Self>, identity: &str, origin: impl FnOnce() -> Arc<Origin>) -> bool {
-        if self.refusals.len() > CLEANUP_SIZE {
-            self.refusals.retain_recent();
-        }
-        let spares = self.refusals.check_key(&identity.to_owned()).is_ok();
-        if !spares {
-            self.leave_out(identity, true, origin);
-        }
-        spares
-    }
-
-    /// Takes room for a record of this size, if there is any.
-    fn fits(
-        self: &Arc<Self>,
-        identity: &str,
-        bytes: u64,
-        was_denied: bool,
-        origin: impl FnOnce() -> Arc<Origin>,
-    ) -> bool {
-        let fits = self.volume.take(identity, bytes).is_ok();
-        if !fits {
-            self.leave_out(identity, was_denied, origin);
-        }
-        fits
-    }
-
-    /// Counts a record that is not written, and schedules the record with the totals.
-    fn leave_out(self: &Arc<Self>, identity: &str, was_denied: bool, origin: impl FnOnce() -> Arc<Origin>) {
-        if !self.omitted.count(identity, origin, was_denied) {
-            return;
-        }
-        let (this, identity) = (Arc::clone(self), identity.to_owned());
-        tokio::spawn(async move {
-            tokio::time::sleep(omitted::DELAY).await;
-            if let Some(record) = this.omitted.take(&identity) {
-                this.write(record).await;
-            }
-        });
-    }
-
     /// The record of an operation; `None`: it is omitted.
     fn operation(
         self: &Arc<Self>,
@@ -562,7 +420,7 @@ impl Inner {
         error: Option<&ExecutorError>,
     ) -> Option<Record> {
         let pattern = operation.pattern.and_then(|pattern| self.describer.pattern(pattern));
-        let bytes = rest(call) / 2 + operation.file.map_or(0, record::file_length) + json::length(&pattern);
+        let bytes = rest(call) / 2 + operation.file.map_or(0, operation::file_length) + json::length(&pattern);
         let (identity, origin) = (call.caller.identity.as_str(), || Origin::of(call));
         let is_spared = error.is_none() || self.spares(identity, origin);
         if !is_spared || !self.fits(identity, bytes, error.is_some(), origin) {

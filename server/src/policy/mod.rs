@@ -43,7 +43,7 @@ use self::fault::Source;
 pub(crate) use self::file_use::{FileAction, FileUse};
 pub(crate) use self::port_use::{Endpoint, PortAction, PortUse};
 pub(crate) use self::role::Roles;
-use self::rule::Rule;
+use self::rule::{Rule, rules};
 pub(crate) use self::schema::SCHEMA;
 use self::schema::{Names, schema, uid};
 use self::simple_command::EACH_COMMAND;
@@ -479,29 +479,4 @@ fn action_name(rpc: Rpc, subject: &Subject<'_>) -> &'static str {
         Subject::File(file) => file.action.as_str(),
         _ => rpc.as_str(),
     }
-}
-
-/// All rules by id. Faults in their annotations are added to `faults`.
-fn rules(set: &PolicySet, source: &Source<'_>, faults: &mut Vec<String>) -> HashMap<PolicyId, Rule> {
-    for template in set.templates() {
-        let line = source.line_after(&mut 0, &template.to_cedar());
-        faults.push(source.at(line, "templates are not supported: name a principal and a resource"));
-    }
-    let mut rules = HashMap::new();
-    let mut names = HashSet::new();
-    let mut policies: Vec<_> = set.policies().collect();
-    // by the numbers that Cedar gives them, in the order of the text
-    policies.sort_by_cached_key(|policy| policy.id().to_string().trim_start_matches("policy").parse::<usize>().ok());
-    let mut end = 0;
-    for policy in policies {
-        let line = source.line_after(&mut end, &policy.to_cedar().unwrap_or_default());
-        match Rule::new(policy, line) {
-            Ok(rule) if !names.insert(rule.name.clone()) => {
-                faults.push(source.at(line, &format!("another rule has the id {:?} too", rule.name)));
-            }
-            Ok(rule) => drop(rules.insert(policy.id().clone(), rule)),
-            Err(fault) => faults.push(source.at_rule(policy, line, &fault)),
-        }
-    }
-    rules
 }

@@ -1,8 +1,9 @@
 //! One rule of a policy: its name and annotations.
 
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use cedar_policy::{ActionConstraint, Effect, EntityUid, Policy, PrincipalConstraint};
+use cedar_policy::{ActionConstraint, Effect, EntityUid, Policy, PolicyId, PolicySet, PrincipalConstraint};
 use telexec_engine::Allowance;
 use telexec_executor::parse_size;
 
@@ -10,6 +11,7 @@ use super::Subject;
 use super::condition::{self, Condition};
 use super::environment::Variables;
 use super::explanation::Question;
+use super::fault::Source;
 use super::simple_command::REDIRECTIONS;
 
 /// The annotations of rules.
@@ -168,6 +170,31 @@ impl Rule {
         }
         Ok(true)
     }
+}
+
+/// All rules by id. Faults in their annotations are added to `faults`.
+pub(super) fn rules(set: &PolicySet, source: &Source<'_>, faults: &mut Vec<String>) -> HashMap<PolicyId, Rule> {
+    for template in set.templates() {
+        let line = source.line_after(&mut 0, &template.to_cedar());
+        faults.push(source.at(line, "templates are not supported: name a principal and a resource"));
+    }
+    let mut rules = HashMap::new();
+    let mut names = HashSet::new();
+    let mut policies: Vec<_> = set.policies().collect();
+    // by the numbers that Cedar gives them, in the order of the text
+    policies.sort_by_cached_key(|policy| policy.id().to_string().trim_start_matches("policy").parse::<usize>().ok());
+    let mut end = 0;
+    for policy in policies {
+        let line = source.line_after(&mut end, &policy.to_cedar().unwrap_or_default());
+        match Rule::new(policy, line) {
+            Ok(rule) if !names.insert(rule.name.clone()) => {
+                faults.push(source.at(line, &format!("another rule has the id {:?} too", rule.name)));
+            }
+            Ok(rule) => drop(rules.insert(policy.id().clone(), rule)),
+            Err(fault) => faults.push(source.at_rule(policy, line, &fault)),
+        }
+    }
+    rules
 }
 
 /// What a rule about single commands needs that does not list the files of redirections: there are none but this one.
