@@ -26,6 +26,9 @@ use crate::tls::presented::Presenting;
 /// From accepting a connection to an identity; slower peers are dropped.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Of what rustls says in the logs.
+const MAX_REASON_BYTES: usize = 512;
+
 /// Encrypted in one go for one write to the socket: a few chunks of output.
 const TLS_BUFFER_BYTES: usize = 256 * 1024;
 
@@ -67,13 +70,14 @@ impl HandshakeError {
             Self::Credentials(_) => HandshakeResult::Credentials,
         }
     }
-}
 
-impl HandshakeError {
-    /// Whether the agent has turned the peer away, which has not gone away, or kept silent.
+    /// Whether the agent has turned the peer away: it has not gone away, kept silent, or refused the agent's certificate.
     pub(crate) fn is_decision(&self) -> bool {
         match self {
-            Self::Tls { source, .. } => source.get_ref().is_some_and(|error| error.is::<rustls::Error>()),
+            Self::Tls { source, .. } => {
+                let error = source.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+                error.is_some_and(|error| !matches!(error, rustls::Error::AlertReceived(_)))
+            }
             Self::Nameless(_) | Self::ForeignUser | Self::ForeignGuest | Self::Credentials(_) => true,
             Self::Timeout | Self::Displaced | Self::Lost(_) => false,
         }
@@ -83,14 +87,18 @@ impl HandshakeError {
     pub(crate) fn certificate(&self) -> Option<&CertificateDer<'static>> {
         match self {
             Self::Tls { certificate, .. } | Self::Nameless(certificate) => certificate.as_ref(),
-            _ => None,
+            Self::Timeout | Self::Displaced | Self::Lost(_) => None,
+            Self::ForeignUser | Self::ForeignGuest | Self::Credentials(_) => None,
         }
     }
 }
 
 fn tls_reason(error: &io::Error) -> String {
     let refused = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
-    refused.map_or_else(|| error.to_string(), reason)
+    let text = refused.map_or_else(|| error.to_string(), reason);
+    // the peer's certificate may be in it
+    let end = text.floor_char_boundary(MAX_REASON_BYTES);
+    text.get(..end).unwrap_or_default().to_owned()
 }
 
 /// An authenticated peer.

@@ -360,7 +360,8 @@ impl Connections {
 
     async fn answer(self, accepted: Accepted, remote: Remote, pending: PendingConnection) {
         let displaced = pending.displaced();
-        let (transport, Shared { audit, metrics, .. }) = (accepted.transport(), self.shared.clone());
+        let (transport, audit, metrics) =
+            (accepted.transport(), self.shared.audit.clone(), self.shared.metrics.clone());
         let peer = tokio::select! {
             peer = handshake(accepted, &remote, self.strangers, &self.handshakes) => peer,
             () = displaced.cancelled() => Err(HandshakeError::Displaced),

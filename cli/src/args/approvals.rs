@@ -20,7 +20,7 @@ With --json, one object per line; what is not set is null or empty, and request 
    \"reviewer\":…,\"review_reason\":…,\"review_time\":…,\"execution_id\":…,
    \"request\":{\"command\":…,\"argv\":[…],\"shell\":…,\"login\":…,\"user\":…,\"working_directory\":…,\"environment\":{…},
               \"clear_environment\":…,\"stdin\":…,\"stdin_base64\":…,\"accepts_input\":…,\"terminal\":…,\"reason\":…,
-              \"labels\":{…},\"background\":…,\"yield_after\":…,\"timeout\":…,\"kill_grace\":…,\"disconnect_grace\":…,
+              \"labels\":{…},\"detached\":…,\"yield_after\":…,\"timeout\":…,\"kill_grace\":…,\"disconnect_grace\":…,
               \"limits\":{…},\"max_output_bytes\":…,\"merge_output\":…,\"report_working_directory\":…,
               \"kills_descendants\":…,\"reuses_running\":…,\"no_new_privileges\":…}}",
     after_help = "\

@@ -19,6 +19,7 @@ use crate::syntax::Destination;
 use crate::terminal;
 
 const HEADING: [&str; 7] = ["ID", "STATE", "EXPIRES", "IDENTITY", "USER", "REASON", "COMMAND"];
+const MAX_REASON_WIDTH: usize = 40;
 const KEY_WIDTH: usize = 16;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -113,12 +114,20 @@ fn as_table(approvals: &[Approval]) -> String {
             left.map_or_else(String::new, |left| format!("in {}", short_duration(left))),
             on_a_line(&approval.identity),
             text(|request| &request.user),
-            text(|request| &request.reason),
+            cut(text(|request| &request.reason)),
             command(approval),
         ]
     };
     let rows: Vec<_> = std::iter::once(heading).chain(approvals.iter().map(row)).collect();
     table(&rows, terminal::output_width())
+}
+
+/// So much of a reason that there is room for the command.
+fn cut(reason: String) -> String {
+    match reason.chars().count() > MAX_REASON_WIDTH {
+        true => reason.chars().take(MAX_REASON_WIDTH - 1).chain(['…']).collect(),
+        false => reason,
+    }
 }
 
 fn state(approval: &Approval) -> &'static str {
@@ -147,7 +156,7 @@ fn command(approval: &Approval) -> String {
 
 /// A text that shows as what it is: with control or invisible characters as a word that bash reads as the same text.
 fn on_a_line(text: &str) -> String {
-    if printable(text) == text { text.to_owned() } else { ansi_c_quoted(text) }
+    if printable(text) == text && !text.starts_with("$'") { text.to_owned() } else { ansi_c_quoted(text) }
 }
 
 /// Words, quoted so that where each of them ends is seen.
@@ -191,15 +200,15 @@ fn quote(text: &str, quoted: &mut String) {
 /// All that there is to it.
 fn in_full(approval: &Approval) -> String {
     let known = rows([
-        ("request", approval.approval_id.clone()),
+        ("request", on_a_line(&approval.approval_id)),
         ("state", state(approval).to_owned()),
-        ("identity", approval.identity.clone()),
-        ("rules", approval.rules.join(", ")),
+        ("identity", on_a_line(&approval.identity)),
+        ("rules", on_a_line(&approval.rules.join(", "))),
         ("created", timestamp(approval.create_time).unwrap_or_default()),
         ("expires", timestamp(approval.expire_time).unwrap_or_default()),
-        ("reviewer", approval.reviewer.clone()),
-        ("review reason", approval.review_reason.clone()),
-        ("execution", approval.execution_id.clone()),
+        ("reviewer", on_a_line(&approval.reviewer)),
+        ("review reason", on_a_line(&approval.review_reason)),
+        ("execution", on_a_line(&approval.execution_id)),
     ]);
     known + &approval.request.as_ref().map(|request| what_runs(approval, request)).unwrap_or_default()
 }
@@ -209,16 +218,17 @@ fn what_runs(approval: &Approval, request: &ExecuteRequest) -> String {
     let limits = request.limits.unwrap_or_default();
     let number = |number: u64| if number == 0 { String::new() } else { number.to_string() };
     let options = rows([
-        ("reason", request.reason.clone()),
-        ("user", request.user.clone()),
-        ("directory", request.working_directory.clone()),
+        ("reason", on_a_line(&request.reason)),
+        ("user", on_a_line(&request.user)),
+        ("directory", on_a_line(&request.working_directory)),
         ("environment", pairs(&request.environment)),
         ("clean env", yes(request.clear_environment)),
         ("labels", pairs(&request.labels)),
-        ("shell", request.shell.clone() + if request.login { " (login)" } else { "" }),
+        ("shell", on_a_line(&request.shell) + if request.login { " (login)" } else { "" }),
         ("input", input(request)),
         ("terminal", yes(request.terminal.is_some())),
-        ("background", background(request)),
+        ("background", after(request)),
+        ("detached", yes(is_detached(request))),
         ("timeout", duration(request.timeout)),
         ("kill grace", duration(request.kill_grace)),
         ("reconnect", duration(request.disconnect_grace)),
@@ -231,7 +241,7 @@ fn what_runs(approval: &Approval, request: &ExecuteRequest) -> String {
         ("descendants", if kills_descendants(request) { "killed".to_owned() } else { String::new() }),
         ("duplicates", if reuses_running(request) { "reused".to_owned() } else { String::new() }),
         ("no new privs", yes(request.no_new_privileges)),
-        ("named command", approval.named_command.clone()),
+        ("named command", on_a_line(&approval.named_command)),
     ]);
     let lines: Vec<_> = match request.argv.as_slice() {
         [] if request.command.split('\n').all(|line| printable(line) == line) => request.command.split('\n').collect(),
@@ -242,23 +252,27 @@ fn what_runs(approval: &Approval, request: &ExecuteRequest) -> String {
     options + &lines.iter().map(|line| row(keys.next().unwrap_or_default(), line)).collect::<String>()
 }
 
-/// A line for each that has a value.
+/// A line for each that has a value, which shows as what it is.
 fn rows<const N: usize>(rows: [(&str, String); N]) -> String {
     let shown = rows.iter().filter(|(_, value)| !value.is_empty());
-    shown.map(|(key, value)| row(key, &on_a_line(value))).collect()
+    shown.map(|(key, value)| row(key, value)).collect()
 }
 
 /// A line, folded here: folded by the terminal, its end could look like the beginning of another one.
 fn row(key: &str, value: &str) -> String {
     let key = if key.is_empty() { String::new() } else { format!("{key}:") };
     let room = terminal::output_width().unwrap_or(usize::MAX).saturating_sub(KEY_WIDTH + 2).max(20);
-    let mut rest: Vec<_> = value.chars().collect();
-    let mut text = format!("{key:KEY_WIDTH$}");
-    while rest.len() > room {
-        text.extend(rest.drain(..room));
-        text.push_str(&format!("\n{:KEY_WIDTH$}… ", ""));
+    let (mut text, mut used) = (format!("{key:KEY_WIDTH$}"), 0);
+    for c in value.chars() {
+        // as wide as it may be
+        let width = if c.is_ascii() { 1 } else { 2 };
+        if used + width > room {
+            text.push_str(&format!("\n{:KEY_WIDTH$}… ", ""));
+            used = 0;
+        }
+        text.push(c);
+        used += width;
     }
-    text.extend(rest);
     text + "\n"
 }
 
@@ -277,11 +291,13 @@ fn input(request: &ExecuteRequest) -> String {
     given.into_iter().chain(later).collect::<Vec<_>>().join(", then ")
 }
 
-fn background(request: &ExecuteRequest) -> String {
-    match duration(request.yield_after) {
-        after if !after.is_empty() => format!("after {after}"),
-        _ => yes(request.on_disconnect() == DisconnectPolicy::Detach),
-    }
+fn after(request: &ExecuteRequest) -> String {
+    let delay = duration(request.yield_after);
+    if delay.is_empty() { delay } else { format!("after {delay}") }
+}
+
+fn is_detached(request: &ExecuteRequest) -> bool {
+    request.on_disconnect() == DisconnectPolicy::Detach
 }
 
 fn kills_descendants(request: &ExecuteRequest) -> bool {
@@ -334,7 +350,7 @@ fn as_json(approval: &Approval) -> Value {
             "terminal": request.terminal.is_some(),
             "reason": request.reason,
             "labels": request.labels,
-            "background": !background(request).is_empty(),
+            "detached": is_detached(request),
             "yield_after": given(&duration(request.yield_after)),
             "timeout": given(&duration(request.timeout)),
             "kill_grace": given(&duration(request.kill_grace)),

@@ -133,7 +133,7 @@ pub(super) async fn execute(
         (execution, _) => execution,
     };
     let execution = execution.map_err(|error| {
-        let waits = matches!(error, ExecutorError::ApprovalRequired { .. });
+        let waits = matches!(error, ExecutorError::ApprovalRequired { .. }) && args.wait_approval.is_none();
         let failure = call_failure(exit::of_error(&error), &args.agent.target, &error);
         failure.hint(waits.then_some("with --wait-approval DUR, telexec exec waits for that"))
     })?;

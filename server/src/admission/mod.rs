@@ -262,7 +262,7 @@ impl Stack {
 /// Whether it is certain that the engine has run nothing of a command that it has not started.
 fn has_run_nothing(error: &ExecutorError) -> bool {
     match error {
-        // the last step of a start is the agent's own
+        // of this step some is done once the process is there
         ExecutorError::Spawn(error) => error.stage != SpawnStage::Prepare,
         ExecutorError::Exhausted { .. }
         | ExecutorError::Unsupported { .. }
@@ -403,7 +403,8 @@ impl Executor for Guarded {
         {
             taken.not_started();
         }
-        Ok(self.follow(execution?, true, permission))
+        let started = !permission.is_of_attach();
+        Ok(self.follow(execution?, started, permission))
     }
 
     async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {

@@ -91,6 +91,11 @@ impl Permission {
         self.stack.policy.is_some() || self.call.caller.cert_check.is_some()
     }
 
+    /// Whether it is to follow what was started before, and no more.
+    pub(crate) fn is_of_attach(&self) -> bool {
+        matches!(self.subject, Permitted::Use(Rpc::Attach, ..))
+    }
+
     /// The identity that the execution belongs to.
     pub(crate) fn owner(&self) -> &str {
         match &self.subject {

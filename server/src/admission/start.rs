@@ -10,11 +10,11 @@ use super::permission::{Judged, Permission, Permitted};
 use super::{Guarded, Stack};
 use crate::analysis::CommandAnalysis;
 use crate::approvals::start::Start;
-use crate::approvals::{Approval, State, Taken, Use};
-use crate::identity::Identity;
+use crate::approvals::{Approval, State, Taken};
+use crate::call::Rpc;
 use crate::metrics::Refusal;
 use crate::named_command::Resolved;
-use crate::policy::{Decision, Facts, RequiredApproval};
+use crate::policy::{Decision, Detail, Facts, RequiredApproval};
 use crate::request_memory::{self, ReservationHolder};
 
 /// A command, with what the policy has decided.
@@ -61,12 +61,13 @@ impl Guarded {
         let refusal = refusal.map(|error| (Refusal::NamedCommand, error));
         // what cannot run is nothing to approve
         let asked = match (&decision.approval, &refusal) {
-            (Some(required), None) => Some(self.stack.ask_for_approval(&self.call.caller.identity, &facts, required)),
+            (Some(required), None) => Some(self.ask_for_approval(&facts, required)),
             _ => None,
         };
         let (decision, refusal) = match asked {
             None => (decision, refusal),
-            Some(Ok(change)) => (change.of(decision), refusal),
+            Some(Ok(Asked::Approval(approval))) => (by_approval(&approval, decision), refusal),
+            Some(Ok(Asked::Repeat(attach))) => (Decision { repeats: true, ..attach }, refusal),
             Some(Err(error)) => (decision, Some((Refusal::Approval, error))),
         };
         let analysis = facts.shared_analysis();
@@ -100,11 +101,15 @@ impl Guarded {
         let kept = if facts.is_some() { usize::MAX } else { request_memory::kept(&command) };
         let reservation = Arc::new(self.call.reservation.take());
         let judged = facts.map(|facts| Judged { facts, _reservation: Arc::clone(&reservation) });
-        let permission = Permission::new(&self.stack, &self.call, Permitted::Start(judged), &decision);
         let id = command.execution_id().cloned().unwrap_or_else(ExecutionId::generate);
+        let permitted = match decision.repeats {
+            true => Permitted::Use(Rpc::Attach, id.clone(), self.identity().to_owned()),
+            false => Permitted::Start(judged),
+        };
+        let permission = Permission::new(&self.stack, &self.call, permitted, &decision);
         let used = decision.approval_id.as_ref().map(|approval_id| self.stack.approvals.take(approval_id, &id));
-        let used = match used.transpose() {
-            Ok(used) => used,
+        let taken = match used.transpose() {
+            Ok(used) => used.flatten(),
             Err(denied) => {
                 audit.record_denied(&self.call, &command, &analysis, &decision, &denied).await;
                 return Err((Refusal::Approval, denied));
@@ -123,67 +128,65 @@ impl Guarded {
             stdin: None,
             is_internal: false,
             // the approval is for one start
-            repeats: decision.approval.is_some() && !matches!(used, Some(Use::Start(_))),
-        };
-        let taken = match used {
-            Some(Use::Start(taken)) => Some(taken),
-            Some(Use::Repeat) | None => None,
+            repeats: decision.repeats || decision.approval.is_some() && taken.is_none(),
         };
         Ok(Admitted { command, grant, permission, taken })
     }
-}
 
-impl Stack {
     /// What has become of the approval that a start needs. A request for it is made if there is none.
     ///
     /// # Errors
     /// It cannot be made.
-    fn ask_for_approval(
-        &self,
-        identity: &Identity,
-        facts: &Facts,
-        required: &RequiredApproval,
-    ) -> Result<Asked, ExecutorError> {
-        let is_known = |id: &ExecutionId| self.engine.owners(id).iter().any(|owner| owner == identity.as_str());
-        if facts.command.execution_id().is_some_and(is_known) {
-            return Ok(Asked::Repeat);
+    fn ask_for_approval(&self, facts: &Facts, required: &RequiredApproval) -> Result<Asked, ExecutorError> {
+        let (identity, start) = (&self.call.caller.identity, Start::new(facts)?);
+        let Stack { approvals, engine, .. } = &self.stack;
+        if let Some(id) = facts.command.execution_id() {
+            if let Some(approval) = approvals.used(identity, &start, id, required) {
+                return Ok(Asked::Approval(approval));
+            }
+            // whoever may attach to it anyway need not wait for somebody
+            if engine.owners(id).iter().any(|owner| owner == identity.as_str()) {
+                let own = [identity.to_string()];
+                let (attach, reached) = self.stack.decide_use(&self.call, Rpc::Attach, id, &own, Detail::Verdict);
+                if reached.is_ok() {
+                    return Ok(Asked::Repeat(attach));
+                }
+            }
         }
-        self.approvals.ask(identity, Start::new(facts)?, required).map(Asked::Approval)
+        approvals.ask(identity, start, required).map(Asked::Approval)
     }
 }
 
 /// What a start that needs an approval is.
 enum Asked {
-    /// A repeat of what was started with its id: the engine answers it with that, or refuses it.
-    Repeat,
+    /// A repeat of what runs, or ran, with its id, and the decision on an Attach to that. The engine answers it with that, or
+    /// refuses it.
+    Repeat(Decision),
     Approval(Arc<Approval>),
 }
 
-impl Asked {
-    /// The decision by that.
-    fn of(self, decision: Decision) -> Decision {
-        let Self::Approval(approval) = self else {
-            return Decision { allowed: true, reason: "it was started before".to_owned(), ..decision };
-        };
-        let rules = decision.approval.as_ref().map(RequiredApproval::names).unwrap_or_default();
-        let id = approval.id.clone();
-        match &approval.state {
-            State::Approved(by) | State::Used(by, _) => Decision {
-                allowed: true,
-                reason: format!("the policy permits it: {rules}; {} has approved it", by.reviewer),
-                approval_id: Some(id),
-                approved_by: Some(by.reviewer.clone()),
-                ..decision
-            },
-            State::Pending => Decision {
-                reason: format!("the rule {rules} requires another identity's approval: request {id} is pending"),
-                approval_id: Some(id),
-                ..decision
-            },
-            State::Rejected(by) => {
-                let why = if by.reason.is_empty() { String::new() } else { format!(": {}", by.reason) };
-                Decision { reason: format!("{} has rejected request {id}{why}", by.reviewer), ..decision }
-            }
+/// The decision by what has become of the request for an approval.
+fn by_approval(approval: &Approval, decision: Decision) -> Decision {
+    let rules = decision.approval.as_ref().map(RequiredApproval::names).unwrap_or_default();
+    let id = approval.id.clone();
+    match &approval.state {
+        State::Approved(by) | State::Used(by, _) => Decision {
+            allowed: true,
+            reason: format!("the policy permits it: {rules}; {} has approved it", by.reviewer),
+            approval_id: Some(id),
+            approved_by: Some(by.reviewer.clone()),
+            ..decision
+        },
+        State::Pending => Decision {
+            reason: format!("the rule {rules} requires another identity's approval: request {id} is pending"),
+            approval_id: Some(id),
+            is_pending: true,
+            ..decision
+        },
+        State::Rejected(by) => {
+            let why = if by.reason.is_empty() { String::new() } else { format!(": {}", by.reason) };
+            let reason = format!("{} has rejected request {id}{why}", by.reviewer);
+            Decision { reason, approval_id: Some(id), ..decision }
         }
     }
 }

@@ -5,7 +5,7 @@
 pub(crate) mod service;
 pub(crate) mod start;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -25,6 +25,8 @@ const MAX_EACH: usize = 16;
 const MAX_ALL: usize = 1024;
 /// All that is kept of what would run.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
+/// What is kept beside that, about.
+const ENTRY_BYTES: usize = 512;
 /// As short as can be typed, and long enough not to be met by chance.
 const ID_BYTES: usize = 5;
 
@@ -80,6 +82,21 @@ pub(crate) enum Verdict {
 }
 
 impl Approvals {
+    /// The request that was approved for the start of this execution.
+    pub(crate) fn used(
+        &self,
+        identity: &Identity,
+        start: &Start,
+        execution_id: &ExecutionId,
+        required: &RequiredApproval,
+    ) -> Option<Arc<Approval>> {
+        let is_it = |approval: &Approval| {
+            matches!(&approval.state, State::Used(_, id) if id == execution_id)
+                && approval.is_for(identity, start, required)
+        };
+        self.entries().iter().map(|entry| &entry.approval).find(|approval| is_it(approval)).cloned()
+    }
+
     /// What has become of the request for the approval of this start; if there is none yet, it is made.
     ///
     /// # Errors
@@ -91,10 +108,7 @@ impl Approvals {
         required: &RequiredApproval,
     ) -> Result<Arc<Approval>, ExecutorError> {
         let mut entries = self.entries();
-        let is_same = |approval: &Approval| {
-            let is_open = !matches!(approval.state, State::Used(..));
-            is_open && approval.identity == *identity && approval.rules == required.rules && *approval.start == start
-        };
+        let is_same = |approval: &Approval| !is_used(&approval.state) && approval.is_for(identity, &start, required);
         if let Some(entry) = entries.iter_mut().find(|entry| is_same(&entry.approval)) {
             entry.shorten(required.lifetime);
             // it may have been too long ago
@@ -110,20 +124,20 @@ impl Approvals {
         Ok(approval)
     }
 
-    /// Uses an approval for the start of this execution; if that is started already, this is a repeat of it.
+    /// Uses an approval for the start of this execution; `None`: another call has done that for the same execution.
     ///
     /// # Errors
     /// [`ExecutorError::Denied`]: it was used for another one, was rejected, or has expired.
-    pub(crate) fn take(&self, approval_id: &str, execution_id: &ExecutionId) -> Result<Use, ExecutorError> {
+    pub(crate) fn take(&self, approval_id: &str, execution_id: &ExecutionId) -> Result<Option<Taken>, ExecutorError> {
         let mut entries = self.entries();
         let entry = entries.iter_mut().find(|entry| entry.approval.id == approval_id);
         let used = entry.and_then(|entry| match &entry.approval.state {
             State::Approved(review) => {
                 entry.set(State::Used(review.clone(), execution_id.clone()));
                 let (approvals, approval_id) = (self.clone(), approval_id.to_owned());
-                Some(Use::Start(Taken { approvals, approval_id, has_started: false }))
+                Some(Some(Taken { approvals, approval_id, has_started: false }))
             }
-            State::Used(_, id) => (id == execution_id).then_some(Use::Repeat),
+            State::Used(_, id) => (id == execution_id).then_some(None),
             State::Pending | State::Rejected(_) => None,
         });
         used.ok_or_else(|| {
@@ -233,14 +247,6 @@ impl Entry {
     }
 }
 
-/// What a start uses an approval for.
-pub(crate) enum Use {
-    /// To start the command.
-    Start(Taken),
-    /// Another call has used it for the same execution.
-    Repeat,
-}
-
 /// An approval that a start uses. Dropped before [`started`](Self::started), it can be used again.
 pub(crate) struct Taken {
     approvals: Approvals,
@@ -276,6 +282,10 @@ impl Drop for Taken {
 }
 
 impl Approval {
+    fn is_for(&self, identity: &Identity, start: &Start, required: &RequiredApproval) -> bool {
+        self.identity == *identity && self.rules == required.rules && *self.start == *start
+    }
+
     /// Who has approved or rejected it, if anyone has.
     pub(crate) fn review(&self) -> Option<&Review> {
         match &self.state {
@@ -285,27 +295,39 @@ impl Approval {
     }
 }
 
-/// For a new one of an identity that has no place left, its oldest one that is used is dropped, or else that waits.
+/// For a new one of an identity that has no place left one of its own is dropped: the oldest that is used, or else that is pending,
+/// or else that is rejected. Beyond what is kept of all, those that are used are, and then those of the identity that has most.
 fn make_room(entries: &mut Vec<Entry>, identity: &Identity, start: &Start) -> Result<(), ExecutorError> {
-    let is_own = |entry: &Entry| entry.approval.identity == *identity;
-    if entries.iter().filter(|entry| is_own(entry)).count() >= MAX_EACH {
-        // what was approved or rejected stays so
-        let used = |entry: &Entry| is_own(entry) && matches!(entry.approval.state, State::Used(..));
-        let waits = |entry: &Entry| is_own(entry) && matches!(entry.approval.state, State::Pending);
-        let at = entries.iter().position(used).or_else(|| entries.iter().position(waits));
-        let at = at.ok_or_else(|| {
-            exhausted(format!("{MAX_EACH} requests of this identity are approved or rejected, which is the limit"))
-        })?;
-        entries.remove(at);
+    let own = |entry: &Entry| entry.approval.identity == *identity;
+    if entries.iter().filter(|entry| own(entry)).count() >= MAX_EACH {
+        let oldest =
+            |is_one: fn(&State) -> bool| entries.iter().position(|entry| own(entry) && is_one(&entry.approval.state));
+        let spare = oldest(is_used).or_else(|| oldest(is_pending)).or_else(|| oldest(is_rejected));
+        let all_approved =
+            || exhausted(format!("{MAX_EACH} requests of this identity are approved, which is the limit"));
+        entries.remove(spare.ok_or_else(all_approved)?);
     }
     while !has_room(entries, start) {
-        let used = entries.iter().position(|entry| matches!(entry.approval.state, State::Used(..)));
-        let at = used.or_else(|| oldest_of_most(entries, identity));
+        let used = entries.iter().position(|entry| is_used(&entry.approval.state));
+        let spare = used.or_else(|| oldest_of_most(entries, identity));
         let all = entries.len();
-        let at = at.ok_or_else(|| exhausted(format!("the agent holds {all} requests, and cannot hold more")))?;
-        entries.remove(at);
+        entries.remove(
+            spare.ok_or_else(|| exhausted(format!("the agent holds {all} requests, and has no room for more")))?,
+        );
     }
     Ok(())
+}
+
+fn is_used(state: &State) -> bool {
+    matches!(state, State::Used(..))
+}
+
+fn is_pending(state: &State) -> bool {
+    matches!(state, State::Pending)
+}
+
+fn is_rejected(state: &State) -> bool {
+    matches!(state, State::Rejected(_))
 }
 
 fn has_room(entries: &[Entry], start: &Start) -> bool {
@@ -313,14 +335,16 @@ fn has_room(entries: &[Entry], start: &Start) -> bool {
     entries.len() < MAX_ALL && bytes.saturating_add(start.bytes()) <= MAX_BYTES
 }
 
-/// The oldest request that waits, of the identity that has the most, if this one has fewer.
+/// The oldest pending request of the identity whose pending requests take the most, if this one's take less.
 fn oldest_of_most(entries: &[Entry], identity: &Identity) -> Option<usize> {
-    let waits = |entry: &&Entry| matches!(entry.approval.state, State::Pending);
-    let mut counts = HashMap::<&Identity, usize>::new();
-    entries.iter().filter(waits).for_each(|entry| *counts.entry(&entry.approval.identity).or_default() += 1);
-    let own = counts.get(identity).copied().unwrap_or_default();
-    let (most, _) = counts.iter().filter(|(_, count)| **count > own).max_by_key(|(_, count)| **count)?;
-    entries.iter().position(|entry| waits(&entry) && entry.approval.identity == **most)
+    let pending = |entry: &&Entry| is_pending(&entry.approval.state);
+    let mut weights = BTreeMap::<&str, usize>::new();
+    for entry in entries.iter().filter(pending) {
+        *weights.entry(entry.approval.identity.as_str()).or_default() += ENTRY_BYTES + entry.approval.start.bytes();
+    }
+    let own = weights.get(identity.as_str()).copied().unwrap_or_default();
+    let (most, _) = weights.iter().filter(|(_, weight)| **weight > own).max_by_key(|(_, weight)| **weight)?;
+    entries.iter().position(|entry| pending(&entry) && entry.approval.identity.as_str() == *most)
 }
 
 fn exhausted(reason: String) -> ExecutorError {

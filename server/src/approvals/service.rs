@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use prost::Message;
 use telexec_executor::{ExecutionId, ExecutorError, InvalidCommand};
 use telexec_proto::convert::error_to_status;
 use telexec_proto::v1::approval_service_server::ApprovalService;
@@ -24,7 +23,7 @@ use crate::reload::Watched;
 
 /// As of the reason of a command.
 const MAX_REASON_BYTES: usize = 1024;
-/// In a list of all: its answer is then below the 4 MiB that clients of gRPC accept by default.
+/// Of a request in a list: clients of gRPC accept 4 MiB by default.
 const MAX_LISTED_BYTES: usize = 2048;
 
 pub(crate) struct ApprovalRpcs {
@@ -105,8 +104,15 @@ impl ApprovalRpcs {
                 Ok(())
             }
         };
-        let review = Review { reviewer: call.caller.identity.clone(), reason, time: SystemTime::now() };
-        let reviewed = permitted.and(recorded).and_then(|()| approvals.review(&id, verdict, review));
+        let (reviewer, reason) = (call.caller.identity.clone(), reason.clone());
+        let review = Review { reviewer, reason, time: SystemTime::now() };
+        let permitted = permitted.and(recorded);
+        let is_recorded = permitted.is_ok();
+        let reviewed = permitted.and_then(|()| approvals.review(&id, verdict, review));
+        if let (true, Err(error)) = (is_recorded, &reviewed) {
+            // another one was first
+            audit.record_access(call, operation, &decision, Some(error)).await;
+        }
         reviewed
             .map(|approval| to_wire(&approval))
             .map_err(|error| error_to_status(&self.hidden(call, &id, asked, error)))
@@ -142,14 +148,18 @@ impl ApprovalRpcs {
             let unknown = Decision { allowed: true, ..Decision::default() };
             return (unknown, Err(ExecutorError::NoApproval(id.to_owned())));
         }
+        // who may review none is told the same of each
+        let may_review = self.may_review_some(call);
         let decide = move |stack: &Stack, call: &Call, detail| {
             let decision = match asked.as_deref() {
                 Some(approval) if approval.identity == call.caller.identity => Decision {
                     reason: "you cannot approve or reject your own request".to_owned(),
                     ..Decision::default()
                 },
-                Some(approval) => stack.decide(&call.caller, call.rpc, &Subject::Approval(approval), detail),
-                None => stack.decide(&call.caller, call.rpc, &Subject::Agent, detail),
+                Some(approval) if may_review => {
+                    stack.decide(&call.caller, call.rpc, &Subject::Approval(approval), detail)
+                }
+                Some(_) | None => stack.decide(&call.caller, call.rpc, &Subject::Agent, detail),
             };
             let permitted = decision.permitted();
             (decision, permitted)
@@ -182,9 +192,12 @@ impl Stack {
 
 /// Without a long request.
 fn to_wire_in_list(approval: &Approval) -> v1::Approval {
-    let approval = to_wire(approval);
-    let request = approval.request.filter(|request| request.encoded_len() <= MAX_LISTED_BYTES);
-    v1::Approval { request, ..approval }
+    let is_short = approval.start.bytes() <= MAX_LISTED_BYTES;
+    v1::Approval { request: is_short.then(|| approval.start.shown()), ..without_request(approval) }
+}
+
+fn to_wire(approval: &Approval) -> v1::Approval {
+    v1::Approval { request: Some(approval.start.shown()), ..without_request(approval) }
 }
 
 /// It has the grammar of the ids of executions.
@@ -202,7 +215,7 @@ fn check_reason(reason: &str) -> Result<(), Status> {
     Err(invalid(InvalidCommand::new("reason", fault)))
 }
 
-fn to_wire(approval: &Approval) -> v1::Approval {
+fn without_request(approval: &Approval) -> v1::Approval {
     let review = approval.review();
     let (state, execution_id) = match &approval.state {
         State::Pending => (ApprovalState::Pending, None),
@@ -213,7 +226,7 @@ fn to_wire(approval: &Approval) -> v1::Approval {
     v1::Approval {
         approval_id: approval.id.clone(),
         identity: approval.identity.to_string(),
-        request: Some(approval.start.shown()),
+        request: None,
         named_command: approval.start.named_command.clone().unwrap_or_default(),
         rules: approval.rules.iter().cloned().collect(),
         state: state.into(),

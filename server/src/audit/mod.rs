@@ -58,7 +58,6 @@ pub(crate) use self::operation::{FileOutcome, ForwardOutcome, Operation};
 use self::operation::{FileRecord, ForwardRecord, OperationRecord};
 use self::record::{Body, Origin, Record};
 use self::redact::Redact;
-use self::rejected::RejectedPeers;
 pub use self::report::verify_files;
 pub(crate) use self::search::{Query, search_files};
 use self::syslog::Syslog;
@@ -124,7 +123,8 @@ struct Inner {
     omitted: OmittedRecords,
     /// Executions that were sent input, with the caller and the RPC.
     typed: Mutex<HashSet<(String, ExecutionId, &'static str)>>,
-    rejected_peers: RejectedPeers,
+    /// Limits the recorded peers of each source.
+    rejections: DefaultKeyedRateLimiter<String>,
     /// Limits the recorded refusals of each caller.
     refusals: DefaultKeyedRateLimiter<String>,
     when_full: WhenFull,
@@ -165,7 +165,7 @@ impl Audit {
             omitted: OmittedRecords::default(),
             typed: Mutex::default(),
             refusals: RateLimiter::keyed(Quota::per_second(NonZero::<u32>::MIN).allow_burst(REFUSALS)),
-            rejected_peers: RejectedPeers::default(),
+            rejections: rejected::limiter(),
             when_full: config.when_full,
             output_digest: config.output_digest,
             containment,
@@ -221,7 +221,7 @@ impl Audit {
         let inner = self.0.as_ref().filter(|inner| inner.spares(identity, origin))?;
         // if it cannot be described, the caller and the decision are recorded all the same
         let asked = inner.describe(call, command, analysis, CommandDescriber::brief).await.unwrap_or_default();
-        inner.fits(identity, json::length(&asked) + rest(call), true, origin).then_some((inner, asked))
+        inner.fits(identity, json::length(&asked) + rest(identity), true, origin).then_some((inner, asked))
     }
 
     /// Records a command that the policy denied.
@@ -281,23 +281,19 @@ impl Audit {
         analysis: &Arc<CommandAnalysis>,
     ) -> Result<(), ExecutorError> {
         let Some(inner) = &self.0 else { return Ok(()) };
-        self.check_writable()?;
         let asked = inner.describe(call, command, analysis, CommandDescriber::brief).await?;
         let (identity, origin) = (call.caller.identity.as_str(), || Origin::of(call));
-        let is_queued = match inner.fits(identity, json::length(&asked) + rest(call), false, origin) {
-            true => {
-                let operation = Box::new(OperationRecord::new(call, operation, None));
-                let body = Body::Review { decision: decision.into(), operation, asked };
-                inner.write(Record::new(body).of(&Origin::of(call))).await
+        let exhausted = |reason: String| Err(ExecutorError::Exhausted { reason, retry_after: Some(RETRY_AFTER) });
+        if !inner.fits(identity, json::length(&asked) + rest(identity), false, origin) {
+            return exhausted(format!("{identity} has filled its share of the audit log; nothing was done"));
+        }
+        let operation = Box::new(OperationRecord::new(call, operation, None));
+        let body = Body::Review { decision: decision.into(), operation, asked };
+        match inner.write_now(Record::new(body).of(&Origin::of(call))).await {
+            Err(reason) if inner.when_full == WhenFull::Refuse => {
+                exhausted(format!("the audit log cannot be written: {reason}; nothing was done"))
             }
-            false => false,
-        };
-        match is_queued || inner.when_full == WhenFull::Count {
-            true => Ok(()),
-            false => Err(ExecutorError::Exhausted {
-                reason: "the audit log has no room for it; nothing was done".to_owned(),
-                retry_after: Some(RETRY_AFTER),
-            }),
+            _ => Ok(()),
         }
     }
 
@@ -333,7 +329,8 @@ impl Audit {
     /// Records the end of a forward. Does not wait for the write.
     pub(crate) fn record_forward(&self, call: &Call, used: &PortUse, outcome: ForwardOutcome<'_>) {
         let Some(inner) = self.0.clone() else { return };
-        if inner.fits(call.caller.identity.as_str(), rest(call) / 2, false, || Origin::of(call)) {
+        let identity = call.caller.identity.as_str();
+        if inner.fits(identity, rest(identity) / 2, false, || Origin::of(call)) {
             let record = Record::new(Body::Forward(ForwardRecord::new(used, outcome))).of(&Origin::of(call));
             tokio::spawn(async move { inner.write(record).await });
         }
@@ -344,7 +341,8 @@ impl Audit {
         let Some(inner) = self.0.clone() else { return };
         outcome.pattern = outcome.pattern.and_then(|pattern| inner.describer.pattern(&pattern));
         let length = operation::file_length(file) + json::length(&outcome.pattern);
-        if inner.fits(call.caller.identity.as_str(), rest(call) / 2 + length, false, || Origin::of(call)) {
+        let identity = call.caller.identity.as_str();
+        if inner.fits(identity, rest(identity) / 2 + length, false, || Origin::of(call)) {
             let record = Record::new(Body::File(FileRecord::new(file, outcome))).of(&Origin::of(call));
             tokio::spawn(async move { inner.write(record).await });
         }
@@ -406,8 +404,8 @@ impl Audit {
 }
 
 /// An upper bound of the records of a start and its end, without the command: both name the caller.
-fn rest(call: &Call) -> u64 {
-    MAX_REST_BYTES + 2 * json::length(&call.caller.identity.as_str())
+fn rest(identity: &str) -> u64 {
+    MAX_REST_BYTES + 2 * json::length(&identity)
 }
 
 impl Inner {
@@ -420,8 +418,8 @@ impl Inner {
         error: Option<&ExecutorError>,
     ) -> Option<Record> {
         let pattern = operation.pattern.and_then(|pattern| self.describer.pattern(pattern));
-        let bytes = rest(call) / 2 + operation.file.map_or(0, operation::file_length) + json::length(&pattern);
         let (identity, origin) = (call.caller.identity.as_str(), || Origin::of(call));
+        let bytes = rest(identity) / 2 + operation.file.map_or(0, operation::file_length) + json::length(&pattern);
         let is_spared = error.is_none() || self.spares(identity, origin);
         if !is_spared || !self.fits(identity, bytes, error.is_some(), origin) {
             return None;
@@ -439,28 +437,41 @@ impl Inner {
 
     /// Has a start written; `None`: it timed out, and will not be written.
     async fn begin(&self, record: Record, recorder: ExecutionRecorder) -> Option<writer::StartOutcome> {
+        self.answered(|slot, reply| Job::Start(Box::new(Start { record, recorder, reply, slot }))).await
+    }
+
+    /// Has a record written before anything else happens.
+    ///
+    /// # Errors
+    /// Why it is not.
+    async fn write_now(&self, record: Record) -> Result<(), String> {
+        let written = self.answered(|slot, reply| Job::Awaited(Box::new(record), slot, reply)).await;
+        written.unwrap_or_else(|| {
+            self.state.lose();
+            Err("the disk does not answer".to_owned())
+        })
+    }
+
+    /// The reply to a job; `None`: it timed out, and will not be done.
+    async fn answered<T>(&self, job: impl FnOnce(OwnedSemaphorePermit, oneshot::Sender<T>) -> Job) -> Option<T> {
         let until = Instant::now() + WRITE_TIMEOUT;
         let slot = self.slot(until).await?;
-        let (reply, mut begun) = oneshot::channel();
-        self.queue.send(Job::Start(Box::new(Start { record, recorder, reply, slot }))).ok()?;
-        if let Ok(begun) = timeout_at(until, &mut begun).await {
-            return begun.ok();
+        let (reply, mut answer) = oneshot::channel();
+        self.queue.send(job(slot, reply)).ok()?;
+        if let Ok(answer) = timeout_at(until, &mut answer).await {
+            return answer.ok();
         }
         self.state.is_stuck.store(true, Ordering::Relaxed);
         let _ = self.queue.send(Job::Revive);
         // if it has not been written by now, it will not be
-        begun.close();
-        begun.try_recv().ok()
+        answer.close();
+        answer.try_recv().ok()
     }
 
-    /// Returns whether it will be written, if the disk lets it.
-    async fn write(&self, record: Record) -> bool {
+    async fn write(&self, record: Record) {
         match self.slot(Instant::now() + WRITE_TIMEOUT).await {
-            Some(slot) => self.queue.send(Job::Record(Box::new(record), Some(slot))).is_ok(),
-            None => {
-                self.state.lose();
-                false
-            }
+            Some(slot) => drop(self.queue.send(Job::Record(Box::new(record), Some(slot)))),
+            None => self.state.lose(),
         }
     }
 

@@ -43,7 +43,7 @@ struct Line<'a> {
     prev: &'a str,
 }
 
-pub(super) fn is_zero(number: &u64) -> bool {
+fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
@@ -110,6 +110,22 @@ impl Origin {
     pub(super) fn of(call: &Call) -> Arc<Self> {
         let trace_id = call.trace.as_ref().map(TraceContext::trace_id);
         Self::of_caller(&call.caller, call.rpc.as_str().into(), trace_id)
+    }
+
+    /// Of peers that were not authenticated.
+    pub(super) fn of_nobody() -> Arc<Self> {
+        Arc::new(Self {
+            identity: String::new(),
+            transport: "".into(),
+            peer: String::new(),
+            peer_pid: None,
+            peer_uid: None,
+            peer_gid: None,
+            certificate_serial: None,
+            certificate_fingerprint: None,
+            rpc: "".into(),
+            trace_id: None,
+        })
     }
 
     pub(super) fn of_caller(caller: &Caller, rpc: Cow<'static, str>, trace_id: Option<String>) -> Arc<Self> {

@@ -2,15 +2,14 @@
 //! no longer valid.
 
 use std::num::NonZero;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use serde::Serialize;
 use telexec_executor::ExecutorError;
 
 use super::command::clip;
-use super::record::{Body, Failure, Origin, Record, clip_name, is_zero};
-use super::{Audit, CLEANUP_SIZE, MAX_REST_BYTES};
+use super::record::{Body, Failure, Origin, Record, clip_name};
+use super::{Audit, CLEANUP_SIZE, MAX_WAITING, json, rest};
 use crate::call::caller::{Caller, Transport};
 use crate::digest::sha256;
 use crate::handshake::HandshakeError;
@@ -21,23 +20,14 @@ use crate::tls::certificate::parse;
 
 /// Peers of one source that are recorded in a burst; then one a second.
 const BURST: NonZero<u32> = NonZero::new(20).expect("it is positive");
+/// What a record of one has beside what it says of the peer.
+const MAX_OTHER_BYTES: u64 = 512;
 /// All who are not authenticated have one share of the log. No identity is named so.
 const NOBODY: &str = "";
 
-/// Which peers are recorded.
-pub(super) struct RejectedPeers {
-    limiter: DefaultKeyedRateLimiter<String>,
-    /// Since the last record.
-    omitted: AtomicU64,
-}
-
-impl Default for RejectedPeers {
-    fn default() -> Self {
-        Self {
-            limiter: RateLimiter::keyed(Quota::per_second(NonZero::<u32>::MIN).allow_burst(BURST)),
-            omitted: AtomicU64::new(0),
-        }
-    }
+/// Limits the records of each source.
+pub(super) fn limiter() -> DefaultKeyedRateLimiter<String> {
+    RateLimiter::keyed(Quota::per_second(NonZero::<u32>::MIN).allow_burst(BURST))
 }
 
 /// A peer that was not authenticated.
@@ -56,27 +46,24 @@ pub(super) struct RejectedPeer {
     certificate_fingerprint: Option<String>,
     error: &'static str,
     message: String,
-    /// Peers that were rejected since the last of these records, and have none.
-    #[serde(skip_serializing_if = "is_zero")]
-    omitted: u64,
 }
 
 impl Audit {
     /// Records that a peer was not authenticated, unless it went away by itself.
     pub(crate) async fn record_rejected_peer(&self, transport: Transport, remote: &Remote, error: &HandshakeError) {
         let Some(inner) = self.0.as_ref().filter(|_| error.is_decision()) else { return };
-        let RejectedPeers { limiter, omitted } = &inner.rejected_peers;
-        if limiter.len() > CLEANUP_SIZE {
-            limiter.retain_recent();
+        if inner.rejections.len() > CLEANUP_SIZE {
+            inner.rejections.retain_recent();
         }
-        let spares = limiter.check_key(&remote.source.to_string()).is_ok();
-        if !spares || inner.volume.take(NOBODY, MAX_REST_BYTES).is_err() {
-            omitted.fetch_add(1, Ordering::Relaxed);
-            return;
+        let spares = inner.rejections.check_key(&remote.source.to_string()).is_ok();
+        // the rest of the queue is for callers, and none of these waits for room in it
+        if !spares || inner.slots.available_permits() <= MAX_WAITING / 2 {
+            return inner.leave_out(NOBODY, true, Origin::of_nobody);
         }
-        let omitted = omitted.swap(0, Ordering::Relaxed);
-        let peer = RejectedPeer::new(transport, remote, error, omitted);
-        inner.write(Record::new(Body::RejectedPeer(Box::new(peer)))).await;
+        let peer = Box::new(RejectedPeer::new(transport, remote, error));
+        if inner.fits(NOBODY, MAX_OTHER_BYTES + json::length(&peer), true, Origin::of_nobody) {
+            inner.write(Record::new(Body::RejectedPeer(peer))).await;
+        }
     }
 
     /// Records that a call was refused, since the certificate of its connection is no longer valid.
@@ -84,14 +71,14 @@ impl Audit {
         let Some(inner) = &self.0 else { return };
         let origin = || Origin::of_caller(caller, clip_name(path.rsplit('/').next().unwrap_or_default()).into(), None);
         let identity = caller.identity.as_str();
-        if inner.spares(identity, origin) && inner.fits(identity, MAX_REST_BYTES, true, origin) {
+        if inner.spares(identity, origin) && inner.fits(identity, rest(identity), true, origin) {
             inner.write(Record::new(Body::RejectedCall(Failure::from(error))).of(&origin())).await;
         }
     }
 }
 
 impl RejectedPeer {
-    fn new(transport: Transport, remote: &Remote, error: &HandshakeError, omitted: u64) -> Self {
+    fn new(transport: Transport, remote: &Remote, error: &HandshakeError) -> Self {
         let presented = error.certificate();
         let parsed = presented.and_then(parse);
         let name = parsed.as_ref().and_then(Identity::from_certificate);
@@ -107,7 +94,6 @@ impl RejectedPeer {
             certificate_fingerprint: presented.map(|certificate| sha256(certificate)),
             error: error.result().as_str(),
             message: clip(&error.to_string()),
-            omitted,
         }
     }
 }

@@ -28,11 +28,11 @@ impl Inner {
     ) -> Result<Box<Asked>, ExecutorError> {
         let identity = call.caller.identity.as_str();
         let asked = self.describe(call, command, analysis, CommandDescriber::full).await?;
-        if self.volume.takes_whole(identity, json::length(&asked) + rest(call)) {
+        if self.volume.takes_whole(identity, json::length(&asked) + rest(identity)) {
             return Ok(asked);
         }
         let asked = self.describe(call, command, analysis, CommandDescriber::shortened).await?;
-        self.volume.take(identity, json::length(&asked) + rest(call)).map_err(|wait| {
+        self.volume.take(identity, json::length(&asked) + rest(identity)).map_err(|wait| {
             self.leave_out(identity, true, || Origin::of(call));
             let reason =
                 format!("{identity} has filled its share of the audit log, audit.max_bytes_per_identity; nothing ran");
@@ -87,7 +87,7 @@ impl Inner {
     }
 
     /// Counts a record that is not written, and schedules the record with the totals.
-    fn leave_out(self: &Arc<Self>, identity: &str, was_denied: bool, origin: impl FnOnce() -> Arc<Origin>) {
+    pub(super) fn leave_out(self: &Arc<Self>, identity: &str, was_denied: bool, origin: impl FnOnce() -> Arc<Origin>) {
         if !self.omitted.count(identity, origin, was_denied) {
             return;
         }

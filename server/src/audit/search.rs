@@ -24,9 +24,9 @@ const MAX_STARTS: usize = 1_000_000;
 const TEXTS: [&str; 14] = [
     "approval_id",
     "argv",
+    "certificate_name",
     "command",
     "directory",
-    "certificate_name",
     "host",
     "message",
     "named_command",

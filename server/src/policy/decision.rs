@@ -85,8 +85,11 @@ pub(crate) struct Decision {
     pub(crate) missing: Vec<String>,
     /// The rules permit it once another identity has approved it.
     pub(crate) approval: Option<RequiredApproval>,
-    /// The approval that there is, or is waited for.
+    /// The request for that, which may be pending.
     pub(crate) approval_id: Option<String>,
+    pub(crate) is_pending: bool,
+    /// It permits to attach to what was started with the id before, and to start nothing.
+    pub(crate) repeats: bool,
     /// Who has approved it.
     pub(crate) approved_by: Option<Identity>,
     /// The limits that the rules set for a command.
@@ -138,11 +141,11 @@ impl Decision {
                 let rule = if self.rules.is_empty() { "default".to_owned() } else { self.rules.join(", ") };
                 let (reason, nearest, missing) = (self.reason.clone(), self.nearest.clone(), self.missing.clone());
                 Err(match &self.approval_id {
-                    Some(id) => {
+                    Some(id) if self.is_pending => {
                         let rule = self.approval.as_ref().map(RequiredApproval::names).unwrap_or_default();
                         ExecutorError::ApprovalRequired { approval_id: id.clone(), rule, reason }
                     }
-                    None => ExecutorError::Denied { rule: Some(rule), reason, nearest, missing },
+                    _ => ExecutorError::Denied { rule: Some(rule), reason, nearest, missing },
                 })
             }
         }

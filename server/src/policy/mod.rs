@@ -140,7 +140,7 @@ pub(crate) enum Subject<'a> {
     Port(&'a PortUse),
     /// A file.
     File(&'a FileUse),
-    /// What another identity has asked for.
+    /// A request for an approval.
     Approval(&'a Approval),
     /// Another identity, to ask what it may do: the action CheckAs.
     Identity(&'a str),

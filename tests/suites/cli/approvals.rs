@@ -76,7 +76,7 @@ async fn a_command_is_looked_at_approved_and_run() {
 
     let said = scene.bob(&["approvals", "TARGET"]).await;
     let row: Vec<_> = said.answer().lines().nth(1).unwrap().split_whitespace().collect();
-    assert_eq!(row[..6], [&id, "pending", "in", "59m", "anna", "root"], "{said:?}");
+    assert_eq!((&row[..3], &row[4..6]), (&[&*id, "pending", "in"][..], &["anna", "root"][..]), "{said:?}");
     let said = scene.bob(&["approvals", "TARGET", &id]).await;
     let shown = said.answer();
     for line in [

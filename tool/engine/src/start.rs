@@ -177,7 +177,7 @@ impl Starter<'_> {
             () = turn => no_thread(),
         };
         match begun.swap(true, Ordering::AcqRel) {
-            true => Err(NotStarted::GivenUp(error, LateStart { spawning, child })),
+            true => Err(NotStarted::GivenUp(given_up_late(error), LateStart { spawning, child })),
             false => Err(error.into()),
         }
     }
@@ -304,6 +304,14 @@ impl Shared {
 
 fn exhausted(reason: String) -> ExecutorError {
     ExecutorError::Exhausted { reason, retry_after: Some(Duration::from_secs(10)) }
+}
+
+/// A refusal says that nothing runs, which is not certain any more.
+fn given_up_late(error: ExecutorError) -> ExecutorError {
+    match error {
+        ExecutorError::Exhausted { .. } => ExecutorError::Internal("its start took too long, and was given up".into()),
+        error => error,
+    }
 }
 
 fn no_thread() -> ExecutorError {

@@ -9,7 +9,8 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::analysis::CommandAnalysis;
-use crate::audit::rejected::RejectedPeers;
+use crate::audit::Operation;
+use crate::audit::rejected;
 use crate::audit::writer::{Job, State, Writer};
 use crate::audit::{
     Audit, CommandDescriber, Commands, Inner, Key, MAX_WAITING, NonZero, OmittedRecords, Quota, REFUSALS, RateLimiter,
@@ -40,7 +41,7 @@ fn hanging(when_full: WhenFull) -> (Audit, UnboundedReceiver<Job>, Arc<State>) {
         workers: Workers::new("test", 1, 1).unwrap(),
         volume: Volume::new(&AuditConfig::default(), Vec::new()),
         omitted: OmittedRecords::default(),
-        rejected_peers: RejectedPeers::default(),
+        rejections: rejected::limiter(),
         typed: Mutex::default(),
         refusals: RateLimiter::keyed(Quota::per_second(NonZero::<u32>::MIN).allow_burst(REFUSALS)),
         when_full,
@@ -86,6 +87,8 @@ async fn nothing_starts_until_it_answers() {
     assert!(!starts(&audit).await && !starts(&audit).await);
     let (analysis, decision) = (CommandAnalysis::new(None), Decision::without_policy());
     audit.record_refused(&call(), &command(), &analysis, &decision, &ExecutorError::ShuttingDown).await;
+    let reviewed = audit.record_review(&call(), Operation::default(), &decision, &command(), &analysis).await;
+    assert!(matches!(reviewed, Err(ExecutorError::Exhausted { .. })), "nor is anything approved");
     assert_eq!(begin.elapsed(), WRITE_TIMEOUT);
     tokio::time::resume();
 
@@ -105,7 +108,7 @@ async fn nothing_starts_until_it_answers() {
     let text = String::from_utf8(test_log.bytes()).unwrap();
     let events: Vec<_> = text.lines().map(|line| line.split('"').nth(9).unwrap()).collect();
     assert_eq!(events, ["start", "not_started", "closed"], "{text}");
-    assert!(text.lines().next().unwrap().contains("\"dropped\":4"), "{text}");
+    assert!(text.lines().next().unwrap().contains("\"dropped\":5"), "{text}");
     assert_eq!(test_log.verify().0, 0);
 }
 

@@ -27,6 +27,8 @@ const MAX_WAITING: usize = 8192;
 pub(super) enum Job {
     /// The record of a start, which the caller waits for.
     Start(Box<Start>),
+    /// A record that its caller waits for, and where the result goes.
+    Awaited(Box<Record>, OwnedSemaphorePermit, oneshot::Sender<Result<(), String>>),
     /// Anything else.
     Record(Box<Record>, Option<OwnedSemaphorePermit>),
     /// Check whether the file was moved away.
@@ -110,10 +112,15 @@ impl Writer {
     pub(super) fn run(mut self, mut queue: mpsc::UnboundedReceiver<Job>) {
         let mut jobs = Vec::new();
         while queue.blocking_recv_many(&mut jobs, MAX_BATCH) > 0 {
-            let (mut begun, mut closed) = (Vec::new(), Vec::new());
+            let (mut begun, mut awaited, mut closed) = (Vec::new(), Vec::new(), Vec::new());
             for job in jobs.drain(..) {
                 match job {
                     Job::Start(start) => begun.extend(self.start(*start)),
+                    // otherwise the caller waits no more
+                    Job::Awaited(record, _slot, reply) if !reply.is_closed() => {
+                        awaited.push((reply, self.write(&record).map(drop).inspect_err(|_| self.drop_one())));
+                    }
+                    Job::Awaited(..) => {}
                     Job::Record(record, _slot) => self.keep(*record),
                     Job::Reopen => self.reopen(),
                     Job::Revive => {}
@@ -127,6 +134,9 @@ impl Writer {
             for (reply, (recorder, written)) in begun {
                 // if the caller is gone, dropping the recorder records that
                 let _ = reply.send((recorder, written.and(synced.clone())));
+            }
+            for (reply, written) in awaited {
+                let _ = reply.send(written.and(synced.clone()));
             }
             self.state.is_stuck.store(false, Ordering::Relaxed);
             self.syslog.iter().for_each(Syslog::written);

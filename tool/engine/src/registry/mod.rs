@@ -156,13 +156,14 @@ impl Registry {
                 false => Err(ExecutorError::AlreadyExists(record.id.clone())),
             };
         }
+        if owner.repeats {
+            let reason = format!("execution {} is being started, or is forgotten: try again", key.id);
+            return Err(ExecutorError::FailedPrecondition { reason });
+        }
         if command.duplicate_policy() == DuplicatePolicy::ReuseRunning
             && let Some(record) = entries.by_key.values().find(|record| record.asked == asked && record.may_run())
         {
             return Ok(Reserved::Duplicate(Arc::clone(record)));
-        }
-        if owner.repeats {
-            return Err(ExecutorError::NotFound(key.id));
         }
         self.check_share(&entries, owner)?;
         // clients generate one to attach again after a lost connection, and for nothing else
