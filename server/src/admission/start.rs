@@ -60,15 +60,12 @@ impl Guarded {
             self.stack.judge(&self.call, Arc::clone(&self.call.caller), self.call.rpc, command).await?;
         let refusal = refusal.map(|error| (Refusal::NamedCommand, error));
         // what cannot run is nothing to approve
-        let asked = match (&decision.approval, &refusal) {
-            (Some(required), None) => Some(self.ask_for_approval(&facts, required)),
-            _ => None,
-        };
-        let (decision, refusal) = match asked {
-            None => (decision, refusal),
-            Some(Ok(Asked::Approval(approval))) => (by_approval(&approval, decision), refusal),
-            Some(Ok(Asked::Repeat(attach))) => (Decision { repeats: true, ..attach }, refusal),
-            Some(Err(error)) => (decision, Some((Refusal::Approval, error))),
+        let (decision, refusal) = match (&decision.approval, &refusal) {
+            (Some(required), None) => match self.ask_for_approval(&facts, required, &decision) {
+                Ok(decision) => (decision, None),
+                Err(error) => (decision, Some((Refusal::Approval, error))),
+            },
+            _ => (decision, refusal),
         };
         let analysis = facts.shared_analysis();
         let (command, facts) = facts.split();
@@ -76,27 +73,13 @@ impl Guarded {
     }
 
     /// Asks all who may refuse a start, in this order: the policy, the limit of starts a second, the definition of a named
-    /// command, the audit log. What the others refuse, the last one records.
-    pub(super) async fn admit(&self, decided: Decided) -> Result<Admitted, (Refusal, ExecutorError)> {
-        let Decided { command, analysis, decision, refusal, facts } = decided;
-        let Stack { start_limiter, audit, .. } = &self.stack;
-        if let Some((why, refusal)) = refusal.filter(|_| decision.allowed || decision.approval.is_some()) {
-            let (why, refusal) = match start_limiter.count(&self.call.caller.identity) {
-                Ok(()) => (why, refusal),
-                Err(early) => (Refusal::Pace, early),
-            };
-            audit.record_refused(&self.call, &command, &analysis, &decision, &refusal).await;
-            return Err((why, refusal));
+    /// command, the approvals, the audit log. What the others refuse, the last one records.
+    pub(super) async fn admit(&self, mut decided: Decided) -> Result<Admitted, (Refusal, ExecutorError)> {
+        if let Some(refused) = self.refused(&mut decided).await {
+            return Err(refused);
         }
-        if let Err(denied) = decision.permitted() {
-            audit.record_denied(&self.call, &command, &analysis, &decision, &denied).await;
-            let why = if decision.approval.is_some() { Refusal::Approval } else { Refusal::Policy };
-            return Err((why, denied));
-        }
-        if let Err(early) = start_limiter.count(&self.call.caller.identity) {
-            audit.record_refused(&self.call, &command, &analysis, &decision, &early).await;
-            return Err((Refusal::Pace, early));
-        }
+        let Decided { command, analysis, decision, facts, refusal: _ } = decided;
+        let audit = &self.stack.audit;
         // where there is a policy, the request is kept to be judged again
         let kept = if facts.is_some() { usize::MAX } else { request_memory::kept(&command) };
         let reservation = Arc::new(self.call.reservation.take());
@@ -133,36 +116,53 @@ impl Guarded {
         Ok(Admitted { command, grant, permission, taken })
     }
 
-    /// What has become of the approval that a start needs. A request for it is made if there is none.
+    /// Why this is not to be started, which is recorded.
+    async fn refused(&self, decided: &mut Decided) -> Option<(Refusal, ExecutorError)> {
+        let refusal = decided.refusal.take();
+        let Decided { command, analysis, decision, .. } = &*decided;
+        let Stack { start_limiter, audit, .. } = &self.stack;
+        let refusal = refusal.filter(|_| decision.allowed || decision.approval.is_some());
+        if refusal.is_none()
+            && let Err(denied) = decision.permitted()
+        {
+            audit.record_denied(&self.call, command, analysis, decision, &denied).await;
+            let why = if decision.approval.is_some() { Refusal::Approval } else { Refusal::Policy };
+            return Some((why, denied));
+        }
+        let early = start_limiter.count(&self.call.caller.identity).err().map(|early| (Refusal::Pace, early));
+        let (why, refusal) = early.or(refusal)?;
+        audit.record_refused(&self.call, command, analysis, decision, &refusal).await;
+        Some((why, refusal))
+    }
+
+    /// The decision by what has become of the approval that a start needs. A request for it is made if there is none.
     ///
     /// # Errors
     /// It cannot be made.
-    fn ask_for_approval(&self, facts: &Facts, required: &RequiredApproval) -> Result<Asked, ExecutorError> {
+    fn ask_for_approval(
+        &self,
+        facts: &Facts,
+        required: &RequiredApproval,
+        decision: &Decision,
+    ) -> Result<Decision, ExecutorError> {
         let (identity, start) = (&self.call.caller.identity, Start::new(facts)?);
         let Stack { approvals, engine, .. } = &self.stack;
         if let Some(id) = facts.command.execution_id() {
             if let Some(approval) = approvals.used(identity, &start, id, required) {
-                return Ok(Asked::Approval(approval));
+                return Ok(by_approval(&approval, decision.clone()));
             }
-            // whoever may attach to it anyway need not wait for somebody
+            // whoever may attach to it anyway need not wait for somebody; the engine answers with it, or refuses that
             if engine.owners(id).iter().any(|owner| owner == identity.as_str()) {
                 let own = [identity.to_string()];
                 let (attach, reached) = self.stack.decide_use(&self.call, Rpc::Attach, id, &own, Detail::Verdict);
                 if reached.is_ok() {
-                    return Ok(Asked::Repeat(attach));
+                    return Ok(Decision { repeats: true, ..attach });
                 }
             }
         }
-        approvals.ask(identity, start, required).map(Asked::Approval)
+        let approval = approvals.ask(identity, start, required)?;
+        Ok(by_approval(&approval, decision.clone()))
     }
-}
-
-/// What a start that needs an approval is.
-enum Asked {
-    /// A repeat of what runs, or ran, with its id, and the decision on an Attach to that. The engine answers it with that, or
-    /// refuses it.
-    Repeat(Decision),
-    Approval(Arc<Approval>),
 }
 
 /// The decision by what has become of the request for an approval.
