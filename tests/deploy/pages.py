@@ -38,7 +38,7 @@ EXIT_CODES = {
     "$G -max-time 1": 68,
     "as olga exec web1 id": 125,
     "as anna check --reason": 125,
-    "as anna exec --reason": 125,
+    "as anna exec --reason 'INC-7: disk full' web1 journalctl --vacuum-size=1G # denied": 125,
 }
 # What is typed on a terminal, once the command has written this.
 KEYS = {
