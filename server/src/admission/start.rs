@@ -149,7 +149,7 @@ impl Guarded {
         let Stack { approvals, engine, .. } = &self.stack;
         if let Some(id) = facts.command.execution_id() {
             if let Some(approval) = approvals.used(identity, &start, id, required) {
-                return Ok(by_approval(&approval, decision.clone()));
+                return Ok(by_approval(&approval, Some(id), decision.clone()));
             }
             // whoever may attach to it anyway need not wait for somebody; the engine answers with it, or refuses that
             if engine.owners(id).iter().any(|owner| owner == identity.as_str()) {
@@ -161,16 +161,21 @@ impl Guarded {
             }
         }
         let approval = approvals.ask(identity, start, required)?;
-        Ok(by_approval(&approval, decision.clone()))
+        Ok(by_approval(&approval, facts.command.execution_id(), decision.clone()))
     }
 }
 
 /// The decision by what has become of the request for an approval.
-fn by_approval(approval: &Approval, decision: Decision) -> Decision {
+fn by_approval(approval: &Approval, id_of_start: Option<&ExecutionId>, decision: Decision) -> Decision {
     let rules = decision.approval.as_ref().map(RequiredApproval::names).unwrap_or_default();
     let id = approval.id.clone();
     match &approval.state {
-        State::Approved(by) | State::Used(by, _) => Decision {
+        State::Starting(_, other) if id_of_start != Some(other) => Decision {
+            reason: format!("request {id} is being used by another start: try again"),
+            approval_id: Some(id),
+            ..decision
+        },
+        State::Approved(by) | State::Starting(by, _) | State::Used(by, _) => Decision {
             allowed: true,
             reason: format!("the policy permits it: {rules}; {} has approved it", by.reviewer),
             approval_id: Some(id),

@@ -63,6 +63,8 @@ pub(crate) enum State {
     Pending,
     Approved(Review),
     Rejected(Review),
+    /// It was approved, and this execution is being started.
+    Starting(Review, ExecutionId),
     /// It was approved, and used for this execution.
     Used(Review, ExecutionId),
 }
@@ -91,7 +93,7 @@ impl Approvals {
         required: &RequiredApproval,
     ) -> Option<Arc<Approval>> {
         let is_it = |approval: &Approval| {
-            matches!(&approval.state, State::Used(_, id) if id == execution_id)
+            matches!(&approval.state, State::Starting(_, id) | State::Used(_, id) if id == execution_id)
                 && approval.is_for(identity, start, required)
         };
         self.entries().iter().map(|entry| &entry.approval).find(|approval| is_it(approval)).cloned()
@@ -133,11 +135,11 @@ impl Approvals {
         let entry = entries.iter_mut().find(|entry| entry.approval.id == approval_id);
         let used = entry.and_then(|entry| match &entry.approval.state {
             State::Approved(review) => {
-                entry.set(State::Used(review.clone(), execution_id.clone()));
+                entry.set(State::Starting(review.clone(), execution_id.clone()));
                 let (approvals, approval_id) = (self.clone(), approval_id.to_owned());
                 Some(Some(Taken { approvals, approval_id, has_started: false }))
             }
-            State::Used(_, id) => (id == execution_id).then_some(None),
+            State::Starting(_, id) | State::Used(_, id) => (id == execution_id).then_some(None),
             State::Pending | State::Rejected(_) => None,
         });
         used.ok_or_else(|| {
@@ -239,15 +241,15 @@ impl Entry {
     fn check(&self, verdict: Verdict) -> Result<(), ExecutorError> {
         let id = &self.approval.id;
         match (&self.approval.state, verdict) {
-            (State::Pending, _) | (State::Approved(_), Verdict::Reject) => Ok(()),
-            (State::Approved(by), Verdict::Approve) => Err(reviewed(id, "approved", by)),
+            (State::Pending, _) | (State::Approved(_) | State::Starting(..), Verdict::Reject) => Ok(()),
+            (State::Approved(by) | State::Starting(by, _), Verdict::Approve) => Err(reviewed(id, "approved", by)),
             (State::Rejected(by), _) => Err(reviewed(id, "rejected", by)),
             (State::Used(by, _), _) => Err(reviewed(id, "used; it was approved", by)),
         }
     }
 }
 
-/// An approval that a start uses. Dropped before [`started`](Self::started), it can be used again.
+/// An approval that a start uses. Dropped before [`started`](Self::started), it can be used again, unless it was rejected.
 pub(crate) struct Taken {
     approvals: Approvals,
     approval_id: String,
@@ -268,15 +270,14 @@ impl Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        if self.has_started {
-            return;
-        }
         let mut entries = self.approvals.entries();
-        let entry = entries.iter_mut().find(|entry| entry.approval.id == self.approval_id);
-        if let Some(entry) = entry
-            && let State::Used(review, _) = &entry.approval.state
+        if let Some(entry) = entries.iter_mut().find(|entry| entry.approval.id == self.approval_id)
+            && let State::Starting(review, id) = &entry.approval.state
         {
-            entry.set(State::Approved(review.clone()));
+            entry.set(match self.has_started {
+                true => State::Used(review.clone(), id.clone()),
+                false => State::Approved(review.clone()),
+            });
         }
     }
 }
@@ -290,7 +291,8 @@ impl Approval {
     pub(crate) fn review(&self) -> Option<&Review> {
         match &self.state {
             State::Pending => None,
-            State::Approved(review) | State::Rejected(review) | State::Used(review, _) => Some(review),
+            State::Approved(review) | State::Rejected(review) => Some(review),
+            State::Starting(review, _) | State::Used(review, _) => Some(review),
         }
     }
 }

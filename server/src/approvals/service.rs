@@ -219,7 +219,7 @@ fn without_request(approval: &Approval) -> v1::Approval {
     let review = approval.review();
     let (state, execution_id) = match &approval.state {
         State::Pending => (ApprovalState::Pending, None),
-        State::Approved(_) => (ApprovalState::Approved, None),
+        State::Approved(_) | State::Starting(..) => (ApprovalState::Approved, None),
         State::Rejected(_) => (ApprovalState::Rejected, None),
         State::Used(_, id) => (ApprovalState::Used, Some(id)),
     };

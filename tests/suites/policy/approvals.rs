@@ -356,6 +356,36 @@ async fn what_fails_for_one_id_starts_for_one_other() {
     }
 }
 
+/// Whoever tries to start it all the time does not keep it from being rejected, or evicted for other requests of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_fails_again_and_again_can_be_rejected() {
+    let ruled = ruled(RULES);
+    let missing = || Command::argv(["/no/such/program"]).reason("incident");
+    let id = ruled.approved("anna", missing()).await;
+    for number in 0..15 {
+        ruled.pending("anna", asked(&format!("echo {number}"))).await;
+    }
+    let executor = ruled.to("anna").await.executor();
+    let tries = join_all((0..8).map(async |_| {
+        loop {
+            match run(&executor, missing()).await {
+                Err(ExecutorError::Denied { reason, .. }) if reason.contains("rejected") => return,
+                Err(ExecutorError::Spawn(_)) => {}
+                Err(ExecutorError::Denied { reason, .. }) => assert!(reason.contains("try again"), "{reason}"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }));
+    let rejected = async {
+        for number in 15..30 {
+            ruled.pending("anna", asked(&format!("echo {number}"))).await;
+        }
+        ruled.reject("bob", &id).await.unwrap()
+    };
+    let ((), rejected) = tokio::join!(async { drop(within(tries).await) }, rejected);
+    assert_eq!(rejected.state(), ApprovalState::Rejected);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_rejected_stays_so() {
     let ruled = ruled(RULES);
