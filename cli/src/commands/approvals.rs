@@ -18,8 +18,8 @@ use crate::output::{self, Failure, exit, print_message, printable, short_duratio
 use crate::syntax::Destination;
 use crate::terminal;
 
-const HEADING: [&str; 7] = ["ID", "STATE", "EXPIRES", "IDENTITY", "USER", "REASON", "COMMAND"];
-const MAX_REASON_WIDTH: usize = 40;
+const HEADING: [&str; 7] = ["ID", "STATE", "EXPIRES", "IDENTITY", "USER", "COMMAND", "REASON"];
+const MAX_COMMAND_WIDTH: usize = 60;
 const KEY_WIDTH: usize = 16;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -114,19 +114,19 @@ fn as_table(approvals: &[Approval]) -> String {
             left.map_or_else(String::new, |left| format!("in {}", short_duration(left))),
             on_a_line(&approval.identity),
             text(|request| &request.user),
-            cut(text(|request| &request.reason)),
-            command(approval),
+            cut(command(approval)),
+            text(|request| &request.reason),
         ]
     };
     let rows: Vec<_> = std::iter::once(heading).chain(approvals.iter().map(row)).collect();
     table(&rows, terminal::output_width())
 }
 
-/// So much of a reason that there is room for the command.
-fn cut(reason: String) -> String {
-    match reason.chars().count() > MAX_REASON_WIDTH {
-        true => reason.chars().take(MAX_REASON_WIDTH - 1).chain(['…']).collect(),
-        false => reason,
+/// So much of a command that there is room for the reason on a wide terminal.
+fn cut(command: String) -> String {
+    match command.chars().count() > MAX_COMMAND_WIDTH {
+        true => command.chars().take(MAX_COMMAND_WIDTH - 1).chain(['…']).collect(),
+        false => command,
     }
 }
 
