@@ -8,11 +8,11 @@ use rustix::process::{Resource, getrlimit};
 use telexec_engine::LocalExecutor;
 use telexec_engine::Workers;
 use telexec_proto::FILE_DESCRIPTOR_SET;
-use telexec_proto::v1::agent_service_server::AgentServiceServer;
-use telexec_proto::v1::approval_service_server::ApprovalServiceServer;
-use telexec_proto::v1::execution_service_server::ExecutionServiceServer;
-use telexec_proto::v1::file_service_server::FileServiceServer;
-use telexec_proto::v1::forward_service_server::ForwardServiceServer;
+use telexec_proto::v1::agent_service_server::{self, AgentServiceServer};
+use telexec_proto::v1::approval_service_server::{self, ApprovalServiceServer};
+use telexec_proto::v1::execution_service_server::{self, ExecutionServiceServer};
+use telexec_proto::v1::file_service_server::{self, FileServiceServer};
+use telexec_proto::v1::forward_service_server::{self, ForwardServiceServer};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -32,7 +32,7 @@ use crate::approvals::service::ApprovalRpcs;
 use crate::audit::{Audit, AuditError};
 use crate::config::{Config, ConfigError};
 use crate::files::FileRpcs;
-use crate::forward::{ForwardRpcs, Forwards};
+use crate::forward::Forwards;
 use crate::handshake::{HandshakeError, handshake};
 use crate::http2::connection::{self, Shared};
 use crate::http2::preface::PendingAdmission;
@@ -236,6 +236,14 @@ fn warn_of_no_policy(listeners: &Listeners, user: &str) {
     }
 }
 
+/// The services that every agent has; some have that for files too.
+const SERVICES: [&str; 4] = [
+    execution_service_server::SERVICE_NAME,
+    agent_service_server::SERVICE_NAME,
+    approval_service_server::SERVICE_NAME,
+    forward_service_server::SERVICE_NAME,
+];
+
 async fn routes(
     config: &Config,
     stack: &Stack,
@@ -245,12 +253,8 @@ async fn routes(
 ) -> Result<Routes, ServeError> {
     let agent = Agent::new(stack.clone(), tls, config);
     let files = config.serves_files.then(|| FileRpcs::new(stack.clone(), config.max_disconnect_grace));
-    health.set_serving::<ExecutionServiceServer<Executions>>().await;
-    health.set_serving::<AgentServiceServer<Agent>>().await;
-    health.set_serving::<ApprovalServiceServer<ApprovalRpcs>>().await;
-    health.set_serving::<ForwardServiceServer<ForwardRpcs>>().await;
-    if files.is_some() {
-        health.set_serving::<FileServiceServer<FileRpcs>>().await;
+    for name in SERVICES.into_iter().chain(files.as_ref().map(|_| file_service_server::SERVICE_NAME)) {
+        health.set_service_status(name, ServingStatus::Serving).await;
     }
     let health = tonic_health::server::HealthService::from_health_reporter(health.clone());
     let mut routes = Routes::new(ExecutionServiceServer::new(Executions { stack: stack.clone() }))
@@ -278,14 +282,7 @@ async fn routes(
 
 /// All services, and the empty name for the whole agent.
 async fn not_serving(health: &HealthReporter) {
-    let names = [
-        "",
-        telexec_proto::v1::execution_service_server::SERVICE_NAME,
-        telexec_proto::v1::agent_service_server::SERVICE_NAME,
-        telexec_proto::v1::forward_service_server::SERVICE_NAME,
-        telexec_proto::v1::file_service_server::SERVICE_NAME,
-    ];
-    for name in names {
+    for name in SERVICES.into_iter().chain(["", file_service_server::SERVICE_NAME]) {
         health.set_service_status(name, ServingStatus::NotServing).await;
     }
 }

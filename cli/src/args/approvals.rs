@@ -44,34 +44,6 @@ pub(crate) struct ApprovalsArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Its caller can then run the command, once, within the time that the policy sets. Look at it first: telexec approvals TARGET ID.
-
-Exit codes: 0 approved, 2 invalid command line or configuration, 125 refused by the agent, or no such request, 255 the agent is \
-unreachable.
-
-Example:
-  telexec approve --reason 'incident 4711' web1 5f0c9a41d2")]
-pub(crate) struct ApproveArgs {
-    #[command(flatten)]
-    pub(crate) review: ReviewArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-An approved command that has not started yet can still be rejected. The same command of the same caller is refused for an hour.
-
-Exit codes: 0 rejected, 2 invalid command line or configuration, 125 refused by the agent, or no such request, 255 the agent is \
-unreachable.
-
-Example:
-  telexec reject --reason 'not during the sale' web1 5f0c9a41d2")]
-pub(crate) struct RejectArgs {
-    #[command(flatten)]
-    pub(crate) review: ReviewArgs,
-}
-
-#[derive(Debug, Args)]
 pub(crate) struct ReviewArgs {
     #[command(flatten)]
     pub(crate) agent: AgentArg,

@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use clap::{Args, FromArgMatches, Parser};
 
 use self::agent::AnyAgentArg;
-pub(crate) use self::approvals::{ApprovalsArgs, ApproveArgs, RejectArgs, ReviewArgs};
+pub(crate) use self::approvals::{ApprovalsArgs, ReviewArgs};
 pub(crate) use self::certs::{
     CA_DAYS, CertsAction, CertsArgs, CertsCrlArgs, CertsEnrollArgs, CertsInitArgs, CertsIssueArgs, CertsListArgs,
     CertsNames, CertsRenewArgs, CertsRevokeArgs, CertsServeArgs, CertsTokenArgs, CertsUsage, RevokeReason,
@@ -139,9 +139,25 @@ With --json, one object:
     /// List the requests for approval of commands
     Approvals(ApprovalsArgs),
     /// Approve another identity's command
-    Approve(ApproveArgs),
+    #[command(after_help = "\
+Its caller can then run the command, once, within the time that the policy sets. Look at it first: telexec approvals TARGET ID.
+
+Exit codes: 0 approved, 2 invalid command line or configuration, 125 refused by the agent, or no such request, 255 the agent is \
+unreachable.
+
+Example:
+  telexec approve --reason 'incident 4711' web1 5f0c9a41d2")]
+    Approve(ReviewArgs),
     /// Reject another identity's command
-    Reject(RejectArgs),
+    #[command(after_help = "\
+An approved command that has not started yet can still be rejected. The same command of the same caller is refused for an hour.
+
+Exit codes: 0 rejected, 2 invalid command line or configuration, 125 refused by the agent, or no such request, 255 the agent is \
+unreachable.
+
+Example:
+  telexec reject --reason 'not during the sale' web1 5f0c9a41d2")]
+    Reject(ReviewArgs),
     /// Manage a private CA, for evaluation and small fleets
     Certs(CertsArgs),
     /// Show the configuration: targets, credentials and groups

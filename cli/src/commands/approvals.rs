@@ -11,7 +11,7 @@ use telexec_client::{
 };
 use telexec_executor::ExecutorError;
 
-use crate::args::{ApprovalsArgs, ApproveArgs, RejectArgs, ReviewArgs};
+use crate::args::{ApprovalsArgs, ReviewArgs};
 use crate::config::ConnectArgs;
 use crate::connect::{call_failure, with_agent};
 use crate::output::{self, Failure, exit, print_message, printable, short_duration, table};
@@ -41,14 +41,12 @@ pub(crate) async fn run(args: ApprovalsArgs) -> Result<u8, Failure> {
     output::print(text.as_bytes()).map(|()| 0)
 }
 
-pub(crate) async fn approve(args: ApproveArgs) -> Result<u8, Failure> {
-    let ReviewArgs { agent: to, id, reason, connect } = &args.review;
-    review(&to.target, async |agent: &Agent| agent.approvals().approve(id, reason).await, connect).await
+pub(crate) async fn approve(ReviewArgs { agent: to, id, reason, connect }: ReviewArgs) -> Result<u8, Failure> {
+    review(&to.target, async |agent: &Agent| agent.approvals().approve(&id, &reason).await, &connect).await
 }
 
-pub(crate) async fn reject(args: RejectArgs) -> Result<u8, Failure> {
-    let ReviewArgs { agent: to, id, reason, connect } = &args.review;
-    review(&to.target, async |agent: &Agent| agent.approvals().reject(id, reason).await, connect).await
+pub(crate) async fn reject(ReviewArgs { agent: to, id, reason, connect }: ReviewArgs) -> Result<u8, Failure> {
+    review(&to.target, async |agent: &Agent| agent.approvals().reject(&id, &reason).await, &connect).await
 }
 
 async fn review(

@@ -14,7 +14,7 @@ use crate::approvals::{Approval, State, Taken};
 use crate::call::Rpc;
 use crate::metrics::Refusal;
 use crate::named_command::Resolved;
-use crate::policy::{Decision, Detail, Facts, RequiredApproval};
+use crate::policy::{Decision, Facts, RequiredApproval};
 use crate::request_memory::{self, ReservationHolder};
 
 /// A command, with what the policy has decided.
@@ -61,7 +61,7 @@ impl Guarded {
         let refusal = refusal.map(|error| (Refusal::NamedCommand, error));
         // what cannot run is nothing to approve
         let (decision, refusal) = match (&decision.approval, &refusal) {
-            (Some(required), None) => match self.ask_for_approval(&facts, required, &decision) {
+            (Some(required), None) => match self.ask_for_approval(&facts, required, &decision).await {
                 Ok(decision) => (decision, None),
                 Err(error) => (decision, Some((Refusal::Approval, error))),
             },
@@ -139,25 +139,22 @@ impl Guarded {
     ///
     /// # Errors
     /// It cannot be made.
-    fn ask_for_approval(
+    async fn ask_for_approval(
         &self,
         facts: &Facts,
         required: &RequiredApproval,
         decision: &Decision,
     ) -> Result<Decision, ExecutorError> {
         let (identity, start) = (&self.call.caller.identity, Start::new(facts)?);
-        let Stack { approvals, engine, .. } = &self.stack;
+        let approvals = &self.stack.approvals;
         if let Some(id) = facts.command.execution_id() {
             if let Some(approval) = approvals.used(identity, &start, id, required) {
                 return Ok(by_approval(&approval, Some(id), decision.clone()));
             }
             // whoever may attach to it anyway need not wait for somebody; the engine answers with it, or refuses that
-            if engine.owners(id).iter().any(|owner| owner == identity.as_str()) {
-                let own = [identity.to_string()];
-                let (attach, reached) = self.stack.decide_use(&self.call, Rpc::Attach, id, &own, Detail::Verdict);
-                if reached.is_ok() {
-                    return Ok(Decision { repeats: true, ..attach });
-                }
+            let (attach, reached) = self.decide(Rpc::Attach, id).await;
+            if reached.is_ok_and(|permission| permission.owner() == identity.as_str()) {
+                return Ok(Decision { repeats: true, ..attach });
             }
         }
         let approval = approvals.ask(identity, start, required)?;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::rand;
-use rustix::time::{ClockId, clock_gettime};
+use telexec_engine::boot_time;
 use telexec_executor::{ExecutionId, ExecutorError};
 
 use self::start::Start;
@@ -367,9 +367,4 @@ fn new_id(entries: &[Entry]) -> Result<String, ExecutorError> {
             return Ok(id);
         }
     }
-}
-
-fn boot_time() -> Duration {
-    let time = clock_gettime(ClockId::Boottime);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -15,7 +15,6 @@ use tonic::{Request, Response, Status};
 use super::{Approval, Review, State, Verdict};
 use crate::admission::Stack;
 use crate::audit::Operation;
-use crate::call::caller::Caller;
 use crate::call::status::{counted, invalid};
 use crate::call::{Call, Rpc};
 use crate::policy::{Decision, Detail, Subject};
@@ -113,21 +112,23 @@ impl ApprovalRpcs {
             // another one was first
             audit.record_access(call, operation, &decision, Some(error)).await;
         }
-        reviewed
-            .map(|approval| to_wire(&approval))
-            .map_err(|error| error_to_status(&self.hidden(call, &id, asked, error)))
+        match reviewed {
+            Ok(approval) => Ok(to_wire(&approval)),
+            Err(error) => Err(error_to_status(&self.hidden(call, asked, error).await)),
+        }
     }
 
     /// What a caller is told who may not do this: nothing of what it may not see.
-    fn hidden(&self, call: &Call, id: &str, asked: Option<Arc<Approval>>, error: ExecutorError) -> ExecutorError {
-        let is_hidden = |approval: &Approval| {
-            approval.identity != call.caller.identity && !self.stack.may_review(&call.caller, approval)
-        };
-        match error {
-            ExecutorError::Denied { .. } if self.may_review_some(call) && asked.as_deref().is_some_and(is_hidden) => {
-                ExecutorError::NoApproval(id.to_owned())
+    async fn hidden(&self, call: &Call, asked: Option<Arc<Approval>>, error: ExecutorError) -> ExecutorError {
+        match (error, asked) {
+            (error @ ExecutorError::Denied { .. }, Some(approval)) if self.may_review_some(call) => {
+                let id = approval.id.clone();
+                match self.shown_to(call, vec![approval]).await {
+                    Ok(shown) if shown.is_empty() => ExecutorError::NoApproval(id),
+                    _ => error,
+                }
             }
-            error => error,
+            (error, _) => error,
         }
     }
 
@@ -171,22 +172,16 @@ impl ApprovalRpcs {
     async fn shown_to(&self, call: &Call, all: Vec<Arc<Approval>>) -> Result<Vec<Arc<Approval>>, ExecutorError> {
         let (stack, caller) = (self.stack.clone(), Arc::clone(&call.caller));
         let show = move || {
-            let is_shown =
-                |approval: &Arc<Approval>| approval.identity == caller.identity || stack.may_review(&caller, approval);
+            let policy = stack.policy.as_ref().map(Watched::current);
+            let may = |rpc, approval: &Approval| {
+                policy.as_ref().is_none_or(|policy| policy.may_review(&caller, rpc))
+                    && stack.decide(&caller, rpc, &Subject::Approval(approval), Detail::Verdict).allowed
+            };
+            let may_review = |approval: &Approval| may(Rpc::Approve, approval) || may(Rpc::Reject, approval);
+            let is_shown = |approval: &Arc<Approval>| approval.identity == caller.identity || may_review(approval);
             all.into_iter().filter(is_shown).collect()
         };
         self.stack.evaluator.in_turn(call.caller.identity.as_str(), show).await
-    }
-}
-
-impl Stack {
-    /// Whether this caller may approve or reject this.
-    fn may_review(&self, caller: &Caller, approval: &Approval) -> bool {
-        let policy = self.policy.as_ref().map(Watched::current);
-        [Rpc::Approve, Rpc::Reject].into_iter().any(|rpc| {
-            policy.as_ref().is_none_or(|policy| policy.may_review(caller, rpc))
-                && self.decide(caller, rpc, &Subject::Approval(approval), Detail::Verdict).allowed
-        })
     }
 }
 

@@ -1,5 +1,7 @@
 //! How the agent ends.
 
+use prost::Message;
+use prost_types::FileDescriptorSet;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -89,17 +91,34 @@ async fn status(watch: &mut Streaming<HealthCheckResponse>) -> ServingStatus {
     within(watch.message()).await.unwrap().unwrap().status()
 }
 
+/// By their full names.
+fn services_of_the_package() -> Vec<String> {
+    let set = FileDescriptorSet::decode(telexec_proto::FILE_DESCRIPTOR_SET).unwrap();
+    let files = set.file.into_iter().filter(|file| file.package() == "telexec.v1");
+    files.flat_map(|file| file.service).map(|service| format!("telexec.v1.{}", service.name())).collect()
+}
+
 /// The agent drains: it has the signal, and this command still runs.
 #[tokio::test(flavor = "multi_thread")]
 async fn while_it_drains_commands_go_on_and_new_ones_are_refused() {
     let mut agent = Agent::builder().config(PATIENT).start();
     let wire = Wire::connect(&agent).await.unwrap();
     let mut watch = watch(&wire).await;
+    let mut services = Vec::new();
+    for service in services_of_the_package() {
+        let mut watch =
+            wire.health().watch(HealthCheckRequest { service: service.clone() }).await.unwrap().into_inner();
+        assert_eq!(status(&mut watch).await, ServingStatus::Serving, "{service}");
+        services.push((service, watch));
+    }
     let directory = agent.directory().to_str().unwrap().to_owned();
     let command = "until [ -e go ]; do sleep 0.02; done; echo done; exit 3";
     let stream = wire.executions().execute(request(command, "", &directory)).await.unwrap().into_inner();
     agent.signal(Signal::TERM);
     assert_eq!(status(&mut watch).await, ServingStatus::NotServing);
+    for (service, mut watch) in services {
+        assert_eq!(status(&mut watch).await, ServingStatus::NotServing, "{service}");
+    }
 
     let late = within(wire.executions().execute(request("echo ran > ran", "", &directory))).await;
     assert!(late.is_err());

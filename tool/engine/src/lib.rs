@@ -12,6 +12,7 @@
 #![cfg(target_os = "linux")]
 
 mod binding;
+mod boot_time;
 mod cgroup;
 mod config;
 mod containment;
@@ -40,6 +41,7 @@ mod survive;
 mod wait;
 mod workers;
 
+pub use self::boot_time::boot_time;
 pub use self::cgroup::delegate_cgroup;
 pub use self::config::{LocalConfig, Retention, SpoolLimits};
 pub use self::containment_kind::ContainmentKind;

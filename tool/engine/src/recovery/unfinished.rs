@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use telexec_executor::{Command, Descendants, ExecutionId, Fingerprint, OnDisconnect, TerminalSize};
 
 use super::handover::format::{self, Asked, Main, Time, fingerprint};
+use crate::boot_time::boot_time;
 use crate::cgroup::LeafRecord;
 use crate::grant::Allowance;
 use crate::observer::{MainProcess, ObserverStates};
@@ -301,9 +301,4 @@ fn instant(since_boot: Duration) -> Instant {
         Some(later) => now.checked_add(later).unwrap_or(now),
         None => now.checked_sub(boot.saturating_sub(since_boot)).unwrap_or(now),
     }
-}
-
-fn boot_time() -> Duration {
-    let time = clock_gettime(ClockId::Boottime);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
