@@ -101,7 +101,7 @@ SIZE is a number of bytes, or a size such as 512K, 256M, 2GiB; K is 1,024.
 FILE of --env-file has lines NAME=VALUE, or NAME alone, which passes on the caller's own variable.
 
 With --json, one object:
-  {\"allowed\":…,\"reason\":…,\"missing\":[…],\"needs_approval\":…,\"programs\":[…],\"permission_pattern\":…,\"uses_sudo\":…}"
+  {\"allowed\":…,\"reason\":…,\"missing\":[…],\"needs_approval\":…,\"recorded\":…,\"programs\":[…],\"permission_pattern\":…,\"uses_sudo\":…}"
     )]
     Check(Box<CheckArgs>),
     /// Run a command on many machines at once

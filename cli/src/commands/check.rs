@@ -31,6 +31,7 @@ fn as_text(identity: &str, check: &CommandCheck) -> String {
         ("identity", identity.to_owned()),
         ("allowed", yes_or_no(check.allowed)),
         ("reason", check.reason.clone()),
+        ("recorded", if check.recorded { "yes".to_owned() } else { String::new() }),
     ]);
     let keys = std::iter::once("not met:").chain(std::iter::repeat(""));
     let missing = keys.zip(&check.missing);
@@ -53,6 +54,7 @@ fn as_json(check: &CommandCheck) -> String {
         "reason": check.reason,
         "missing": check.missing,
         "needs_approval": check.needs_approval,
+        "recorded": check.recorded,
         "programs": check.programs,
         "permission_pattern": check.permission_pattern,
         "uses_sudo": check.uses_sudo,

@@ -3,11 +3,11 @@
 use std::error::Error;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use telexec_executor::Program;
 
-use crate::audit::{Query, digest, search_files, verify_files};
+use crate::audit::{Playback, Query, digest, play, search_files, verify_files};
 use crate::identity::patterns::NamePatterns;
 
 /// The events of records.
@@ -60,6 +60,19 @@ telexecd audit search --event denied --event refused /var/log/telexec/audit.log\
 telexecd audit search --text @restart-web --json /var/log/telexec/audit.log | jq .reason"
     )]
     Search(SearchArgs),
+    /// Play the recording of an execution, after verifying that it is the one in the audit log
+    #[command(
+        after_help = "Recordings are made of what a rule with the annotation @record permits; they are in the directory \
+recordings beside the log, in the format asciicast v2. Input that is typed without an echo, such as a password, is recorded as \
+asterisks (audit.recordings.hidden_input).\n\n\
+Sequences that a terminal would answer, or that would change its settings, title or clipboard, are left out. Without a terminal, \
+only the text is printed, at once. Ctrl-C ends it.\n\n\
+Exit codes: 0 played, 1 no such recording, or not the one in the log, 2 invalid command line, or a file cannot be read.\n\n\
+Examples:\n  \
+telexecd audit play --max-idle 2s /var/log/telexec/audit.log 0198c3a2-7d1e-7c5f-9b1a-2f6d8e4c1a90\n  \
+telexecd audit play --input /var/log/telexec/audit.log deploy-42 | less"
+    )]
+    Play(PlayArgs),
     /// Compute the digest that the audit log records when a command is too long to record in full, or redacted
     #[command(after_help = "Prints what a record of the command has as hmac_key (which key it is) and as \
 command_hmac_sha256: the HMAC-SHA-256 with the key in FILE.key of the shell text, read from standard input to its end, or \
@@ -106,6 +119,38 @@ pub struct SearchArgs {
     files: Vec<PathBuf>,
 }
 
+/// Arguments of `audit play`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct PlayArgs {
+    /// Play it this many times as fast as it was recorded
+    #[arg(long, value_name = "N", default_value = "1", value_parser = parse_speed)]
+    speed: f64,
+    /// Shorten longer pauses to this duration [default: as recorded]
+    #[arg(long, value_name = "DUR", value_parser = humantime::parse_duration)]
+    max_idle: Option<Duration>,
+    /// Show what was typed too: <like this>
+    #[arg(long)]
+    input: bool,
+    /// Log file
+    #[arg(value_name = "FILE")]
+    log: PathBuf,
+    /// Execution ID; of several executions with the same ID, the newest is played
+    #[arg(value_name = "ID")]
+    id: String,
+}
+
+impl PlayArgs {
+    fn run(&self, out: &mut impl Write) -> io::Result<u8> {
+        let Self { speed, max_idle, input, .. } = *self;
+        play(&self.log, &self.id, Playback { speed, max_idle, input }, out)
+    }
+}
+
+fn parse_speed(text: &str) -> Result<f64, String> {
+    let speed = text.parse::<f64>().ok().filter(|speed| (0.01..=1000.0).contains(speed));
+    speed.ok_or_else(|| "expected a number from 0.01 to 1000".to_owned())
+}
+
 /// A time as it is in records, a date, or how long ago it was.
 fn parse_time(text: &str) -> Result<SystemTime, String> {
     let ago = || SystemTime::now().checked_sub(humantime::parse_duration(text).ok()?);
@@ -141,6 +186,7 @@ impl AuditAction {
         match self {
             Self::Verify { expect, files } => Ok(verify_files(files, expect.as_deref(), out)?),
             Self::Search(args) => args.run(out),
+            Self::Play(args) => Ok(args.run(out)?),
             Self::Digest { log, argv } => {
                 out.write_all(digest_of(log, argv)?.as_bytes())?;
                 Ok(0)

@@ -7,6 +7,7 @@ use std::time::Duration;
 use regex::Regex;
 use serde::Deserialize;
 
+use super::recording::RecordingsConfig;
 use super::syslog::SyslogConfig;
 use crate::invalid::InvalidSetting;
 
@@ -43,6 +44,8 @@ pub struct AuditConfig {
     pub redact: Vec<String>,
     /// Where records are sent as well. Requires `file`. Default: nowhere.
     pub syslog: Option<SyslogConfig>,
+    /// The recordings of executions, which are made where the policy has `@record`.
+    pub recordings: RecordingsConfig,
 }
 
 /// What happens to new commands while the log cannot be written.
@@ -83,6 +86,7 @@ impl Default for AuditConfig {
             commands: Commands::Full,
             redact: Vec::new(),
             syslog: None,
+            recordings: RecordingsConfig::default(),
         }
     }
 }
@@ -106,6 +110,7 @@ impl AuditConfig {
             return Err(InvalidSetting("audit.syslog: requires audit.file".into()));
         }
         self.syslog.as_ref().map_or(Ok(()), SyslogConfig::check)?;
+        self.recordings.check()?;
         self.patterns().map(drop)
     }
 

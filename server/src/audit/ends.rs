@@ -45,7 +45,7 @@ impl Inner {
             return None;
         }
         let (queue, state) = (self.queue.clone(), Arc::clone(&self.state));
-        let recorder = ExecutionRecorder::continued(queue, state, self.containment, execution, ends)?;
+        let recorder = ExecutionRecorder::continued(queue, state, self.containment, execution, ends, &self.recordings)?;
         Some(Box::new(recorder))
     }
 }

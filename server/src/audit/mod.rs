@@ -4,7 +4,8 @@
 //! `record`, `command`, `operation` and `rejected` are their contents, `redact` removes secrets, `key` makes the digests of texts that are not
 //! recorded. `chain` links the lines by hashes, which `verify` checks. `volume` limits how much one caller may fill, with
 //! `retained` as its model of the files; `room` takes what a record needs of that, and `omitted` counts the rest. `writer` is the thread that appends to the files of
-//! `log`, `writer::execution_recorder` observes one execution. `syslog` sends the records elsewhere.
+//! `log`, `writer::execution_recorder` observes one execution. `recording` has the recordings of what executions are sent and
+//! write. `syslog` sends the records elsewhere.
 
 mod chain;
 mod command;
@@ -17,13 +18,16 @@ mod lines;
 mod log;
 mod omitted;
 mod operation;
+mod play;
 mod record;
+mod recording;
 mod redact;
 mod rejected;
 mod report;
 mod retained;
 mod room;
 mod search;
+mod start;
 mod syslog;
 mod tail;
 #[cfg(test)]
@@ -41,7 +45,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use telexec_engine::ExecutionObserver;
 use telexec_engine::Workers;
 use telexec_executor::{Command, ExecutionId, ExecutorError};
 use tokio::sync::mpsc::{self, UnboundedSender};
@@ -56,7 +59,11 @@ use self::log::Log;
 use self::omitted::OmittedRecords;
 pub(crate) use self::operation::{FileOutcome, ForwardOutcome, Operation};
 use self::operation::{FileRecord, ForwardRecord, OperationRecord};
+pub(crate) use self::play::{Playback, play};
 use self::record::{Body, Origin, Record};
+use self::recording::Recordings;
+pub use self::recording::RecordingsConfig;
+pub(crate) use self::recording::RecordingsReport;
 use self::redact::Redact;
 pub use self::report::verify_files;
 pub(crate) use self::search::{Query, search_files};
@@ -64,8 +71,7 @@ use self::syslog::Syslog;
 pub use self::syslog::SyslogConfig;
 pub(crate) use self::syslog::SyslogReport;
 use self::volume::Volume;
-use self::writer::ExecutionRecorder;
-use self::writer::{Job, Start, State, Writer};
+use self::writer::{Job, State, Writer};
 use crate::analysis::CommandAnalysis;
 use crate::call::Call;
 use crate::hostname::hostname;
@@ -113,6 +119,7 @@ struct Inner {
     /// Of the current file.
     path: PathBuf,
     queue: UnboundedSender<Job>,
+    recordings: Recordings,
     syslog: Option<Syslog>,
     slots: Arc<Semaphore>,
     state: Arc<State>,
@@ -150,12 +157,15 @@ impl Audit {
         let syslog = config.syslog.clone().map(|config| Syslog::start(config, &path, writer.last()));
         let syslog = syslog.transpose().map_err(failed)?;
         writer.syslog.clone_from(&syslog);
+        let is_strict = config.when_full == WhenFull::Refuse;
+        let recordings = Recordings::start(config.recordings.clone(), &path, is_strict).map_err(failed)?;
         let (queue, jobs) = mpsc::unbounded_channel();
         let thread = std::thread::Builder::new().name("audit".into());
         thread.spawn(move || writer.run(jobs)).map_err(failed)?;
         Ok(Self(Some(Arc::new(Inner {
             path: path.clone(),
             queue,
+            recordings,
             syslog,
             slots: Arc::new(Semaphore::new(MAX_WAITING)),
             state,
@@ -170,43 +180,6 @@ impl Audit {
             output_digest: config.output_digest,
             containment,
         }))))
-    }
-
-    /// Records the start of a command, and waits until that is written. `analysis` is that of the command, as the policy saw
-    /// it. Returns the observer for the engine; `None`: there is no log.
-    ///
-    /// # Errors
-    /// [`ExecutorError::Exhausted`]: the record cannot be written, or the caller's share is used up; the command must not
-    /// run.
-    pub(crate) async fn record_start(
-        &self,
-        call: &Call,
-        id: &ExecutionId,
-        command: &Command,
-        analysis: &Arc<CommandAnalysis>,
-        decision: &Decision,
-    ) -> Result<Option<Box<dyn ExecutionObserver>>, ExecutorError> {
-        let Some(inner) = &self.0 else { return Ok(None) };
-        let asked = inner.room_for(call, command, analysis).await?;
-        let origin = Origin::of(call);
-        let body = Body::Start { decision: decision.into(), asked };
-        let record = Record::new(body).of(&origin).about(Some(id));
-        let recorder = || inner.recorder(&origin, id);
-        let (recorder, reason) = match inner.begin(record, recorder()).await {
-            Some((recorder, Ok(()))) => (recorder, None),
-            Some((recorder, Err(reason))) => (recorder, Some(reason)),
-            None => {
-                inner.state.lose();
-                (recorder(), Some("the disk does not answer".to_owned()))
-            }
-        };
-        match reason {
-            Some(reason) if inner.when_full == WhenFull::Refuse => Err(ExecutorError::Exhausted {
-                reason: format!("the audit log cannot be written: {reason}; nothing ran"),
-                retry_after: Some(RETRY_AFTER),
-            }),
-            _ => Ok(Some(Box::new(recorder))),
-        }
     }
 
     /// Describes a command that is refused; `None`: that is not recorded.
@@ -370,6 +343,11 @@ impl Audit {
         Some((state.missing.load(Ordering::Relaxed), fails))
     }
 
+    /// What the recordings take; `None`: there is no log.
+    pub(crate) fn recordings(&self) -> Option<RecordingsReport> {
+        self.0.as_ref().map(|inner| inner.recordings.report())
+    }
+
     /// How sending to syslog goes; `None`: records are sent nowhere.
     pub(crate) fn syslog(&self) -> Option<SyslogReport> {
         let inner = self.0.as_ref()?;
@@ -391,6 +369,8 @@ impl Audit {
         for record in inner.omitted.take_all() {
             inner.write(record).await;
         }
+        // their ends are records too
+        inner.recordings.close().await;
         let (reply, closed) = oneshot::channel();
         let _ = inner.queue.send(Job::Close(reply));
         if tokio::time::timeout(WRITE_TIMEOUT, closed).await.is_err() {
@@ -428,16 +408,6 @@ impl Inner {
         let record = Box::new(record);
         let body = Body::Call { decision: decision.into(), operation: record, failure: error.map(Into::into) };
         Some(Record::new(body).of(&Origin::of(call)).about(operation.execution_id))
-    }
-
-    fn recorder(&self, origin: &Arc<Origin>, id: &ExecutionId) -> ExecutionRecorder {
-        let (queue, state) = (self.queue.clone(), Arc::clone(&self.state));
-        ExecutionRecorder::new(queue, state, Arc::clone(origin), id.clone(), self.containment, self.output_digest)
-    }
-
-    /// Has a start written; `None`: it timed out, and will not be written.
-    async fn begin(&self, record: Record, recorder: ExecutionRecorder) -> Option<writer::StartOutcome> {
-        self.answered(|slot, reply| Job::Start(Box::new(Start { record, recorder, reply, slot }))).await
     }
 
     /// Has a record written before anything else happens.

@@ -11,6 +11,7 @@ use time::OffsetDateTime;
 use super::command::{Asked, clip, clip_to};
 use super::json;
 use super::operation::{FileRecord, ForwardRecord, OperationRecord};
+use super::recording::Recorded;
 use super::rejected::RejectedPeer;
 use super::timestamp::rfc3339;
 use crate::call::Call;
@@ -59,6 +60,14 @@ impl Record {
 
     pub(super) fn about(self, id: Option<&ExecutionId>) -> Self {
         Self { execution_id: id.cloned(), ..self }
+    }
+
+    /// An end with what was recorded of the execution.
+    pub(super) fn with(mut self, recorded: Recorded) -> Self {
+        if let Body::End(end) = &mut self.body {
+            end.recording = Some(recorded);
+        }
+        self
     }
 
     /// Whether it reports the outcome of a start.
@@ -188,6 +197,8 @@ pub(super) enum Body {
         #[serde(flatten)]
         decision: Decided,
         #[serde(flatten)]
+        recording: Option<StartedRecording>,
+        #[serde(flatten)]
         asked: Box<Asked>,
     },
     /// The policy denied a start.
@@ -269,6 +280,17 @@ impl Body {
     }
 }
 
+/// The recording that a start is to have.
+#[derive(Debug, Serialize)]
+pub(super) enum StartedRecording {
+    /// The name of its file.
+    #[serde(rename = "recording")]
+    File(String),
+    /// Why there is none.
+    #[serde(rename = "recording_error")]
+    Missing(String),
+}
+
 /// A start that came to nothing.
 #[derive(Debug, Serialize)]
 pub(super) struct NotStarted {
@@ -305,6 +327,8 @@ pub(super) struct End {
     pub(super) stderr: Written,
     pub(super) containment: &'static str,
     pub(super) survivors: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) recording: Option<Recorded>,
 }
 
 /// What a command wrote to one of its streams.

@@ -6,7 +6,7 @@ use telexec_executor::{Command, ExecutorError};
 
 use super::command::{self, Asked, CommandDescriber};
 use super::record::Origin;
-use super::{CLEANUP_SIZE, Inner, json, omitted, rest};
+use super::{CLEANUP_SIZE, Inner, json, omitted};
 use crate::analysis::CommandAnalysis;
 use crate::call::Call;
 
@@ -16,7 +16,8 @@ const MAX_QUICK_BYTES: u64 = 512;
 const MAX_QUICK_VARIABLES: usize = 64;
 
 impl Inner {
-    /// Describes a command to be started, and takes room for it: shortened if the caller's share is nearly used up.
+    /// Describes a command to be started, and takes room for it and `rest` bytes of its records: shortened if the caller's
+    /// share is nearly used up.
     ///
     /// # Errors
     /// [`ExecutorError::Exhausted`]: the share is used up.
@@ -25,14 +26,15 @@ impl Inner {
         call: &Call,
         command: &Command,
         analysis: &Arc<CommandAnalysis>,
+        rest: u64,
     ) -> Result<Box<Asked>, ExecutorError> {
         let identity = call.caller.identity.as_str();
         let asked = self.describe(call, command, analysis, CommandDescriber::full).await?;
-        if self.volume.takes_whole(identity, json::length(&asked) + rest(identity)) {
+        if self.volume.takes_whole(identity, json::length(&asked) + rest) {
             return Ok(asked);
         }
         let asked = self.describe(call, command, analysis, CommandDescriber::shortened).await?;
-        self.volume.take(identity, json::length(&asked) + rest(identity)).map_err(|wait| {
+        self.volume.take(identity, json::length(&asked) + rest).map_err(|wait| {
             self.leave_out(identity, true, || Origin::of(call));
             let reason =
                 format!("{identity} has filled its share of the audit log, audit.max_bytes_per_identity; nothing ran");

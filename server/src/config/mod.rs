@@ -456,7 +456,8 @@ impl Config {
     pub(crate) fn policy_file(&self) -> Result<Option<PolicyFile>, ConfigError> {
         let roles = Roles::new(&self.roles)?;
         let named_commands = self.commands.keys().cloned().collect();
-        let agent = AgentFacts { hostname: hostname(), labels: self.labels.clone(), named_commands };
+        let keeps_audit_log = self.audit.file.is_some();
+        let agent = AgentFacts { hostname: hostname(), labels: self.labels.clone(), named_commands, keeps_audit_log };
         Ok(self.policy.clone().map(|path| PolicyFile { path, roles, agent }))
     }
 

@@ -96,6 +96,16 @@ pub(super) fn unapproved(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, sourc
     set.policies().filter_map(unapproved).collect()
 }
 
+/// Rules that have executions recorded where there is no audit log.
+pub(super) fn unrecordable(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, source: &Source<'_>) -> Vec<String> {
+    let fault = "@record: requires an audit log, audit.file in the configuration";
+    let recorded = |policy: &cedar_policy::Policy| {
+        let rule = rules.get(policy.id()).filter(|rule| rule.record)?;
+        Some(source.at_rule(policy, rule.line, fault))
+    };
+    set.policies().filter_map(recorded).collect()
+}
+
 /// Whether each rule forbids, or can never apply.
 pub(super) fn permits_nothing<'a>(
     rules: &HashMap<PolicyId, Rule>,

@@ -47,6 +47,8 @@ pub(super) struct Permit<'a> {
     pub(super) rules: Vec<&'a Rule>,
     /// `None`: one of them permits it without.
     pub(super) approval: Option<RequiredApproval>,
+    /// One of them has it recorded.
+    pub(super) record: bool,
 }
 
 impl<'a> Permit<'a> {
@@ -57,7 +59,7 @@ impl<'a> Permit<'a> {
             rules: covering.iter().map(|rule| rule.name.clone()).collect(),
             lifetime,
         });
-        Self { rules, approval }
+        Self { rules, approval, record: covering.iter().any(|rule| rule.record) }
     }
 
     /// What permits both.
@@ -67,7 +69,7 @@ impl<'a> Permit<'a> {
             (Some(one), Some(other)) => Some(one.and(other)),
             (one, other) => one.or(other),
         };
-        Self { approval, ..self }
+        Self { approval, record: self.record || other.record, ..self }
     }
 }
 
@@ -92,6 +94,8 @@ pub(crate) struct Decision {
     pub(crate) repeats: bool,
     /// Who has approved it.
     pub(crate) approved_by: Option<Identity>,
+    /// What the command is sent and what it writes is to be recorded.
+    pub(crate) record: bool,
     /// The limits that the rules set for a command.
     pub(crate) allowance: Allowance,
     /// Applies to executions of others too.
@@ -111,7 +115,7 @@ impl Decision {
     }
 
     /// The decision of several permitting rules: the strictest of each limit.
-    pub(super) fn permitted_by(Permit { rules: applied, approval }: Permit<'_>) -> Self {
+    pub(super) fn permitted_by(Permit { rules: applied, approval, record }: Permit<'_>) -> Self {
         let mut rules: Vec<_> = applied.iter().map(|rule| rule.name.clone()).collect();
         rules.sort_unstable();
         rules.dedup();
@@ -127,6 +131,7 @@ impl Decision {
             reason,
             rules,
             approval,
+            record,
             allowance: applied.iter().fold(Allowance::default(), |least, rule| least.and(rule.allowance)),
             ..Self::default()
         }

@@ -31,7 +31,9 @@ use cedar_policy::{
 use telexec_shell::SimpleCommand;
 use tracing::{info, warn};
 
-use self::check::{misread_commands, named_roles, permits_nothing, unapproved, unknown_commands, unknown_roles};
+use self::check::{
+    misread_commands, named_roles, permits_nothing, unapproved, unknown_commands, unknown_roles, unrecordable,
+};
 use self::decision::Permit;
 pub(crate) use self::decision::{Decision, Detail, RequiredApproval};
 use self::entity_cache::EntityCache;
@@ -73,6 +75,8 @@ pub(crate) struct AgentFacts {
     pub(crate) labels: BTreeMap<String, String>,
     /// The names of its named commands.
     pub(crate) named_commands: BTreeSet<String>,
+    /// It keeps an audit log, and can record executions.
+    pub(crate) keeps_audit_log: bool,
 }
 
 /// A policy in use.
@@ -186,6 +190,9 @@ impl Policy {
         if let Some(roles) = roles {
             faults.extend(unknown_roles(&set, &rules, &schema.1, roles, &source));
             faults.extend(unknown_commands(&set, &rules, &agent.named_commands, &source));
+            if !agent.keeps_audit_log {
+                faults.extend(unrecordable(&set, &rules, &source));
+            }
         }
         if !faults.is_empty() {
             return Err(source.invalid(faults));

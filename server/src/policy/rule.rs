@@ -15,8 +15,9 @@ use super::fault::Source;
 use super::simple_command::REDIRECTIONS;
 
 /// The annotations of rules.
-const KNOWN: &str = "id, description, approval, max_timeout, max_concurrent, max_output, any_owner, environment";
-/// The actions of rules that may ask for an approval.
+const KNOWN: &str =
+    "id, description, approval, record, max_timeout, max_concurrent, max_output, any_owner, environment";
+/// The actions of rules that may ask for an approval, or a recording.
 const START: [&str; 4] = ["start", "Execute", "Run", "Interact"];
 
 /// They are in memory, and few.
@@ -33,6 +34,8 @@ pub(crate) struct Rule {
     pub(crate) allowance: Allowance,
     /// It permits what another identity has approved within this time.
     pub(crate) approval: Option<Duration>,
+    /// What it permits is recorded.
+    pub(crate) record: bool,
     /// Applies to executions of others too.
     pub(crate) any_owner: bool,
     /// The principals that it applies to.
@@ -84,6 +87,7 @@ impl Rule {
             effect,
             allowance: Allowance::default(),
             approval: None,
+            record: false,
             any_owner: false,
             principal: policy.principal_constraint(),
             action: policy.action_constraint(),
@@ -149,12 +153,12 @@ impl Rule {
         match key {
             "id" if value.is_empty() || value.contains(char::is_control) => return Err("expected a name".to_owned()),
             "id" | "description" => {}
-            "approval" | "max_timeout" | "max_concurrent" | "max_output" | "any_owner" | "environment"
+            "approval" | "record" | "max_timeout" | "max_concurrent" | "max_output" | "any_owner" | "environment"
                 if self.effect == Effect::Forbid =>
             {
                 return Err("allowed only on permit rules".to_owned());
             }
-            "approval" if !self.is_about_starts() => return Err(STARTS_ALONE.to_owned()),
+            "approval" | "record" if !self.is_about_starts() => return Err(STARTS_ALONE.to_owned()),
             "approval" => match timeout(value)? {
                 lifetime if lifetime > MAX_APPROVAL => return Err("expected a duration of at most 24h".to_owned()),
                 lifetime => self.approval = Some(lifetime),
@@ -163,9 +167,10 @@ impl Rule {
             "max_concurrent" => self.allowance.concurrent = Some(concurrent(value)?),
             "max_output" => self.allowance.output_bytes = Some(parse_size(value)?),
             "environment" => self.environment = Variables::parse(value)?,
-            // has no value, like other annotations of Cedar that are flags
+            // these have no value, like other annotations of Cedar that are flags
             "any_owner" if value.is_empty() => self.any_owner = true,
-            "any_owner" => return Err("takes no value: @any_owner".to_owned()),
+            "record" if value.is_empty() => self.record = true,
+            "any_owner" | "record" => return Err(format!("takes no value: @{key}")),
             _ => return Ok(false),
         }
         Ok(true)
@@ -237,8 +242,8 @@ mod tests {
         assert_eq!(plain.allowance, Allowance::default());
         for action in [r#"action in Action::"start""#, r#"action in [Action::"Run", Action::"Execute"]"#] {
             let approved =
-                rule(&format!(r#"@id("a") @approval("15m") permit(principal, {action}, resource);"#)).unwrap();
-            assert_eq!(approved.approval, Some(Duration::from_secs(900)));
+                rule(&format!(r#"@id("a") @approval("15m") @record permit(principal, {action}, resource);"#)).unwrap();
+            assert_eq!((approved.approval, approved.record), (Some(Duration::from_secs(900)), true));
         }
     }
 
@@ -257,6 +262,8 @@ mod tests {
             r#"@environment("A ***")"#,
             r#"@id("a\nb")"#,
             r#"@approval("15m")"#,
+            "@record",
+            r#"@record("yes")"#,
         ] {
             let refused = rule(&format!("{annotation} permit(principal, action, resource);")).unwrap_err();
             assert!(refused.starts_with(annotation.split('(').next().unwrap()), "{refused}");

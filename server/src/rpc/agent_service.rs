@@ -83,9 +83,9 @@ impl AgentService for Agent {
         if let (true, Some(refusal)) = (decision.allowed || decision.approval.is_some(), refusal) {
             return Err(error_to_status(&refusal));
         }
-        let Decision { allowed, reason, missing, approval, .. } = decision;
+        let Decision { allowed, reason, missing, approval, record: recorded, .. } = decision;
         let needs_approval = approval.is_some();
-        let answer = CheckCommandResponse { allowed, reason, missing, needs_approval, ..Default::default() };
+        let answer = CheckCommandResponse { allowed, reason, missing, needs_approval, recorded, ..Default::default() };
         // who may not run a named command learns nothing of its definition
         let answer = match allowed || needs_approval || !facts.are_of_named_command() {
             true => with_analysis(answer, facts.analysis()),

@@ -13,7 +13,7 @@ use prometheus_client::metrics::info::Info;
 use telexec_engine::LocalExecutor;
 
 use crate::admission::Stack;
-use crate::audit::{Audit, SyslogReport};
+use crate::audit::{Audit, RecordingsReport, SyslogReport};
 use crate::config::Config;
 use crate::forward::ForwardLimiter;
 use crate::listen::connection_limiter::ConnectionLimiter;
@@ -82,6 +82,14 @@ impl AgentCollector {
                 "telexec_audit_failing",
                 "1: the audit log cannot be written now",
                 f64::from(u8::from(fails)),
+            )?;
+        }
+        if let Some(RecordingsReport { bytes, incomplete }) = self.audit.recordings() {
+            encoder.gauge("telexec_audit_recordings_bytes", "Bytes of all recordings of executions", bytes as f64)?;
+            encoder.counter(
+                "telexec_audit_recordings_incomplete",
+                "Recordings that could not be written to their end",
+                incomplete as f64,
             )?;
         }
         if let Some(SyslogReport { failing, pending, lost }) = self.audit.syslog() {

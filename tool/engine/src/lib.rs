@@ -51,7 +51,7 @@ pub use self::grant::{Allowance, ConnectionState, Grant};
 pub use self::memory::give_back_memory;
 #[cfg(target_env = "gnu")]
 pub use self::names::look_up_in_files;
-pub use self::observer::{ExecutionObserver, MainProcess};
+pub use self::observer::{ExecutionObserver, MainProcess, ObservedTerminal};
 pub use self::process::keeper::Keeper;
 pub use self::process::reaper::Reaper;
 pub use self::recovery::handover::is_state_file;

@@ -1,9 +1,14 @@
 //! Observing an execution from inside the engine, for records of what ran.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
-use telexec_executor::{ExecutorError, Exited, OutputStream};
+use futures_util::future::select_all;
+use telexec_executor::{ExecutorError, Exited, OutputStream, TerminalSize};
+
+use crate::streams::terminal::Terminal;
 
 /// Observes one command from its start to its end, however that comes; one of [`Grant::observers`](crate::Grant).
 ///
@@ -28,6 +33,27 @@ pub trait ExecutionObserver: Send + Sync {
     /// ([`telexec_executor::Command::max_output_bytes`]).
     fn output(&self, stream: OutputStream, data: &[u8]) {
         let _ = (stream, data);
+    }
+
+    /// The command has this terminal; also of an execution that is continued.
+    fn terminal(&self, terminal: ObservedTerminal) {
+        let _ = terminal;
+    }
+
+    /// The command got this input, in order. `is_hidden`: its terminal reads a line without an echo, as for a password.
+    fn input(&self, data: &[u8], is_hidden: bool) {
+        let _ = (data, is_hidden);
+    }
+
+    /// Completes when the observer takes more; until then no output is read, and no input is written. `None`: at once.
+    fn room(&self) -> Option<Pin<Box<dyn Future<Output = ()> + Send + '_>>> {
+        None
+    }
+
+    /// Completes when the execution is to be ended, at once and with all of its processes: as cancelled, even if it is detached.
+    /// From then on it gets no input. `None`: never.
+    fn stop(&self) -> Option<Pin<Box<dyn Future<Output = ()> + Send + '_>>> {
+        None
     }
 
     /// Its main process has ended, and no more output comes. Its readers get that after this.
@@ -57,6 +83,22 @@ pub struct MainProcess {
     pub working_directory: String,
 }
 
+/// The terminal of a command that is observed.
+#[derive(Clone)]
+pub struct ObservedTerminal(Weak<Terminal>);
+
+impl ObservedTerminal {
+    pub(crate) fn new(terminal: &Arc<Terminal>) -> Self {
+        // its last owner hangs it up
+        Self(Arc::downgrade(terminal))
+    }
+
+    /// Its size now; `None`: it is gone.
+    pub fn size(&self) -> Option<TerminalSize> {
+        self.0.upgrade()?.size()
+    }
+}
+
 /// What observers need to be continued.
 pub(crate) type ObserverStates = Vec<(&'static str, Vec<u8>)>;
 
@@ -78,6 +120,30 @@ impl Observers {
 
     pub(crate) fn output(&self, stream: OutputStream, data: &[u8]) {
         self.0.iter().for_each(|observer| observer.output(stream, data));
+    }
+
+    pub(crate) fn terminal(&self, terminal: &Arc<Terminal>) {
+        self.0.iter().for_each(|observer| observer.terminal(ObservedTerminal::new(terminal)));
+    }
+
+    pub(crate) fn input(&self, data: &[u8], is_hidden: bool) {
+        self.0.iter().for_each(|observer| observer.input(data, is_hidden));
+    }
+
+    /// Completes when all of them take more.
+    pub(crate) async fn room(&self) {
+        for room in self.0.iter().filter_map(|observer| observer.room()) {
+            room.await;
+        }
+    }
+
+    /// Completes when one of them wants the execution to end.
+    pub(crate) async fn stop(&self) {
+        let all: Vec<_> = self.0.iter().filter_map(|observer| observer.stop()).collect();
+        match all.is_empty() {
+            true => std::future::pending().await,
+            false => drop(select_all(all).await),
+        }
     }
 
     pub(crate) fn ended(&mut self, exited: &Exited) {

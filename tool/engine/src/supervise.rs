@@ -158,6 +158,7 @@ impl Supervisor {
         let (user, working_directory) = (main.user.clone(), main.working_directory.clone());
         let info = MainProcess { pid: number(main.pid), start_time, user, working_directory };
         let pid = info.pid;
+        terminal.iter().for_each(|terminal| self.observers.terminal(terminal));
         self.record.started(info.clone(), main.containment.clone(), Channels { input, terminal });
         answer(Ok(Started { id: self.record.id.clone(), pid, start_time }));
         match self.record.is_internal {
@@ -166,7 +167,7 @@ impl Supervisor {
         }
         self.observers.started(&info);
 
-        let carried = self.carry(output, InputWriter::new(stdin).run(first, inputs.as_mut()));
+        let carried = self.carry(output, InputWriter::new(stdin, &self.observers).run(first, inputs.as_mut()));
         let (ending, rests) = tokio::join!(self.follow(main, &exited), carried);
         Ok(Concluded { ending, rests, inputs })
     }
@@ -315,6 +316,7 @@ impl Supervisor {
             () = self.record.cancel.cancelled() => (ExitCause::Cancelled, self.grace()),
             () = self.shared.shutdown.cancelled() => (ExitCause::Shutdown, self.grace()),
             () = self.record.shutdown.cancelled() => (ExitCause::Shutdown, self.grace()),
+            () = self.observers.stop() => (ExitCause::Cancelled, Duration::ZERO),
         }
     }
 

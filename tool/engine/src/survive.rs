@@ -40,10 +40,12 @@ impl Supervisor {
     }
 
     async fn follow_restored(&self, main: &Main, streams: RestoredStreams) -> Concluded {
-        let RestoredStreams { ends: Ends { stdin, stdout, stderr, .. }, first, input, mut inputs } = streams;
+        let RestoredStreams { ends: Ends { stdin, stdout, stderr, terminal }, first, input, mut inputs } = streams;
+        terminal.iter().for_each(|terminal| self.observers.terminal(terminal));
+        drop(terminal);
         let exited = CancellationToken::new();
         let output = self.carry_output(stdout, stderr, &exited);
-        let mut writer = InputWriter::restored(stdin, input);
+        let mut writer = InputWriter::restored(stdin, input, &self.observers);
         let write = async {
             if input.closed == Closed::Begun {
                 writer.close().await;

@@ -1,18 +1,20 @@
 //! Observes one execution, and records its output totals and its end.
 
 use std::collections::BTreeSet;
+use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use aws_lc_rs::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
-use telexec_engine::{ContinuedExecution, ExecutionObserver, MainProcess};
+use telexec_engine::{ContinuedExecution, ExecutionObserver, MainProcess, ObservedTerminal};
 use telexec_executor::{ExecutionId, ExecutorError, Exited, OutputStream, Signal, StreamTotals};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{Job, State};
 use crate::audit::command::{clip, clip_line};
 use crate::audit::record::{Body, End, Failure, NotStarted, Origin, Record, Written};
+use crate::audit::recording::{self, Recording, Recordings};
 use crate::audit::timestamp::ms;
 use crate::digest::hex;
 
@@ -32,6 +34,8 @@ pub(in crate::audit) struct ExecutionRecorder {
     main: OnceLock<MainProcess>,
     /// Of standard output and standard error, if recorded. One task feeds both, so the locks are uncontended.
     digests: Option<[Mutex<Context>; 2]>,
+    /// Of what it is sent and what it writes, if the policy asks for that.
+    recording: Option<Recording>,
     is_recorded: bool,
 }
 
@@ -40,6 +44,8 @@ pub(in crate::audit) struct ExecutionRecorder {
 struct Continuation<O> {
     start: Option<u64>,
     origin: O,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    recording: Option<recording::Continuation>,
 }
 
 /// Its name among those of other observers.
@@ -54,13 +60,15 @@ impl ExecutionRecorder {
         containment: &'static str,
         execution: &ContinuedExecution,
         ends: &BTreeSet<u64>,
+        recordings: &Recordings,
     ) -> Option<Self> {
-        let Continuation { start, origin } = serde_json::from_slice(execution.states.get(STATE)?).ok()?;
+        let Continuation { start, origin, recording } = serde_json::from_slice(execution.states.get(STATE)?).ok()?;
         if start.is_some_and(|start| ends.contains(&start)) {
             return None;
         }
         let mut this = Self::new(queue, state, Arc::new(origin), execution.id.clone(), containment, false);
         (this.start, this.main) = (start, OnceLock::from(execution.main.clone()));
+        this.recording = recording.map(|recording| recordings.resume(recording));
         Some(this)
     }
 
@@ -74,7 +82,13 @@ impl ExecutionRecorder {
     ) -> Self {
         let digests = with_digests.then(|| [(); 2].map(|()| Mutex::new(Context::new(&SHA256))));
         let main = OnceLock::new();
-        Self { queue, state, origin, id, containment, start: None, main, digests, is_recorded: false }
+        Self { queue, state, origin, id, containment, start: None, main, digests, recording: None, is_recorded: false }
+    }
+
+    /// Has this recorded as well.
+    pub(in crate::audit) fn with(mut self, recording: Option<Recording>) -> Self {
+        self.recording = recording;
+        self
     }
 
     /// The record of its start is written.
@@ -83,18 +97,27 @@ impl ExecutionRecorder {
     }
 
     fn record(&mut self, body: Body) {
+        if let Some(record) = self.queueable(body) {
+            // the writer accepts records until the agent ends
+            let _ = self.queue.send(Job::Record(Box::new(record), None));
+        }
+    }
+
+    /// The record to be queued; `None`: it is lost.
+    fn queueable(&mut self, body: Body) -> Option<Record> {
         self.is_recorded = true;
         // the queue of a stuck writer would grow without bound
         if self.start.is_none() && self.state.is_stuck.load(Ordering::Relaxed) {
             self.state.lose();
-            return;
+            return None;
         }
-        let record = Record::new(body).of(&self.origin).about(Some(&self.id));
-        // the writer accepts records until the agent ends
-        let _ = self.queue.send(Job::Record(Box::new(record), None));
+        Some(Record::new(body).of(&self.origin).about(Some(&self.id)))
     }
 
     fn record_no_start(&mut self, failure: Failure) {
+        if self.main.get().is_none() {
+            self.recording.take().into_iter().for_each(Recording::discard);
+        }
         match self.start {
             Some(start) => self.record(Body::NotStarted(NotStarted { start, failure })),
             None => self.is_recorded = true,
@@ -124,7 +147,8 @@ impl ExecutionRecorder {
 
 impl ExecutionObserver for ExecutionRecorder {
     fn state(&self) -> Option<(&'static str, Vec<u8>)> {
-        let continuation = Continuation { start: self.start, origin: &*self.origin };
+        let recording = self.recording.as_ref().map(Recording::continuation);
+        let continuation = Continuation { start: self.start, origin: &*self.origin, recording };
         Some((STATE, serde_json::to_vec(&continuation).ok()?))
     }
 
@@ -132,7 +156,24 @@ impl ExecutionObserver for ExecutionRecorder {
         let _ = self.main.set(main.clone());
     }
 
+    fn terminal(&self, terminal: ObservedTerminal) {
+        self.recording.iter().for_each(|recording| recording.set_terminal(terminal.clone()));
+    }
+
+    fn input(&self, data: &[u8], is_hidden: bool) {
+        self.recording.iter().for_each(|recording| recording.input(data, is_hidden));
+    }
+
+    fn room(&self) -> Option<Pin<Box<dyn Future<Output = ()> + Send + '_>>> {
+        self.recording.as_ref().and_then(Recording::room)
+    }
+
+    fn stop(&self) -> Option<Pin<Box<dyn Future<Output = ()> + Send + '_>>> {
+        self.recording.as_ref().and_then(Recording::stop)
+    }
+
     fn output(&self, stream: OutputStream, data: &[u8]) {
+        self.recording.iter().for_each(|recording| recording.output(stream, data));
         if let Some(context) = self.digest(stream) {
             context.lock().unwrap_or_else(PoisonError::into_inner).update(data);
         }
@@ -158,8 +199,12 @@ impl ExecutionObserver for ExecutionRecorder {
             stderr: self.written(OutputStream::Stderr, &exited.stderr),
             containment: self.containment,
             survivors: exited.surviving_processes,
+            recording: None,
         };
-        self.record(Body::End(Box::new(end)));
+        let Some(recording) = self.recording.take() else { return self.record(Body::End(Box::new(end))) };
+        let Some(record) = self.queueable(Body::End(Box::new(end))) else { return };
+        let queue = self.queue.clone();
+        recording.finish(move |recorded| drop(queue.send(Job::Record(Box::new(record.with(recorded)), None))));
     }
 
     fn not_started(mut self: Box<Self>, error: &ExecutorError) {

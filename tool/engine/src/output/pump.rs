@@ -104,6 +104,7 @@ impl Pump<'_> {
         loop {
             let asked = Instant::now();
             let is_wanted = !self.is_over(stream) && self.transcript.room(self.abandoned).await;
+            self.observers.room().await;
             if let Some(tail) = &mut tail {
                 tail.extend(asked.elapsed());
             }

@@ -15,6 +15,7 @@ use super::source::{BUSY_BYTES, BUSY_PIPE_BYTES};
 use super::terminal::Terminal;
 use super::{InputState, set_nonblocking};
 use crate::lock::lock;
+use crate::observer::Observers;
 use crate::process::control;
 use crate::state::checkpoint::{Checkpoint, Closed};
 use crate::state::input_file::{InputFile, MAX_PIPE_BYTES};
@@ -93,6 +94,13 @@ impl Sink {
     }
 }
 
+impl Sink {
+    /// Whether what is written now is not to be seen by who looks at the terminal.
+    fn hides_input(&self) -> bool {
+        matches!(self, Self::Terminal(terminal, _) if terminal.hides_input())
+    }
+}
+
 /// A terminal's user ends a line by a carriage return.
 fn ends_line(typed: Option<&[u8]>) -> bool {
     matches!(typed.and_then(<[u8]>::last), Some(b'\n' | b'\r'))
@@ -154,8 +162,10 @@ fn refused(reason: &str) -> ExecutorError {
 }
 
 /// The input of one command.
-pub(crate) struct InputWriter {
+pub(crate) struct InputWriter<'a> {
     sink: Sink,
+    /// Get what the command gets.
+    observers: &'a Observers,
     /// Bytes that the command has got.
     committed: u64,
     /// No more comes.
@@ -166,15 +176,15 @@ pub(crate) struct InputWriter {
     at_line_start: bool,
 }
 
-impl InputWriter {
-    pub(crate) fn new(sink: Sink) -> Self {
-        Self { sink, committed: 0, closed: false, broken: false, at_line_start: true }
+impl<'a> InputWriter<'a> {
+    pub(crate) fn new(sink: Sink, observers: &'a Observers) -> Self {
+        Self { sink, observers, committed: 0, closed: false, broken: false, at_line_start: true }
     }
 
     /// For a command that an earlier agent has written to.
-    pub(crate) fn restored(sink: Sink, state: InputState) -> Self {
+    pub(crate) fn restored(sink: Sink, state: InputState, observers: &'a Observers) -> Self {
         let InputState { committed, closed, at_line_start } = state;
-        Self { sink, committed, closed: closed == Closed::Yes, broken: false, at_line_start }
+        Self { sink, observers, committed, closed: closed == Closed::Yes, broken: false, at_line_start }
     }
 
     /// Writes what the command starts with, then what comes; returns when no more can come.
@@ -225,11 +235,21 @@ impl InputWriter {
 
     async fn write(&mut self, mut data: Bytes) {
         while !data.is_empty() && !self.broken {
+            let may_write = async {
+                self.observers.room().await;
+                self.sink.hides_input()
+            };
+            let is_hidden = tokio::select! {
+                biased;
+                // it is being ended
+                () = self.observers.stop() => return std::future::pending().await,
+                is_hidden = may_write => is_hidden,
+            };
             match self.sink.write(&data, self.committed, self.at_line_start).await {
                 Ok(written) => {
                     self.committed += written as u64;
                     self.at_line_start = ends_line(data.get(..written));
-                    data.advance(written);
+                    self.observers.input(&data.split_to(written), is_hidden);
                 }
                 Err(_) => self.broken = true,
             }

@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags, Uid, fchmod, fchown, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::{SpliceFlags, splice};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
-use rustix::termios::{SpecialCodeIndex, Winsize, tcgetattr, tcsetwinsize};
+use rustix::termios::{LocalModes, SpecialCodeIndex, Winsize, tcgetattr, tcgetwinsize, tcsetwinsize};
 use telexec_executor::{OutputStream, TerminalSize};
 use telexec_spawn::Credentials;
 use tokio::io::Interest;
@@ -81,6 +81,18 @@ impl Terminal {
     /// None are known.
     pub(crate) fn resize(&self, size: TerminalSize) -> io::Result<()> {
         Ok(tcsetwinsize(self.file.get_ref(), winsize(size))?)
+    }
+
+    /// Its size; `None`: it has none.
+    pub(crate) fn size(&self) -> Option<TerminalSize> {
+        let size = tcgetwinsize(self.file.get_ref()).ok()?;
+        TerminalSize::new(size.ws_col.into(), size.ws_row.into()).ok()
+    }
+
+    /// Whether it reads a line without an echo, as programs that ask for a password have it.
+    pub(crate) fn hides_input(&self) -> bool {
+        let modes = tcgetattr(self.file.get_ref()).map(|attributes| attributes.local_modes);
+        modes.is_ok_and(|modes| modes.contains(LocalModes::ICANON) && !modes.contains(LocalModes::ECHO))
     }
 
     /// Waits until something was written to it, or no process has it open.
