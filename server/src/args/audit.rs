@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use telexec_executor::Program;
 
-use crate::audit::{Playback, Query, digest, play, search_files, verify_files};
+use crate::audit::{Playback, Query, digest, play, search_files, verify_files, verify_recordings};
 use crate::identity::patterns::NamePatterns;
 
 /// The events of records.
@@ -33,7 +33,7 @@ pub enum AuditAction {
     /// Verify an audit log: print the first record that was modified or is missing, if any
     #[command(
         after_help = "Prints the number of records, the last hash, and the starts without an end; exits with 0, with \
-1 if the chain is broken or has no record, and with 2 if a file cannot be read. Anyone who can write the file can also \
+1 if the chain is broken or has no record, or a recording was changed, and with 2 if a file cannot be read. Anyone who can write the file can also \
 shorten it, or replace it by a new, valid chain: from time to time save the last hash on another machine, and give it to \
 the next verification.\n\n\
 Examples:\n  \
@@ -44,6 +44,9 @@ telexecd audit verify --expect \"$LAST_HASH\" /var/log/telexec/audit.log"
         /// Hash that a record must have: the last one of an earlier verification
         #[arg(long, value_name = "HASH")]
         expect: Option<String>,
+        /// Verify the recordings beside FILE as well, once the chain is valid: print those that were changed
+        #[arg(long)]
+        recordings: bool,
         /// Log file, whose rotated files are found beside it; or all files, oldest first
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
@@ -184,7 +187,10 @@ impl AuditAction {
     /// A pattern is malformed, or the key cannot be read; or `out` cannot be written.
     pub(super) fn run(&self, out: &mut impl Write) -> Result<u8, Box<dyn Error>> {
         match self {
-            Self::Verify { expect, files } => Ok(verify_files(files, expect.as_deref(), out)?),
+            Self::Verify { expect, recordings, files } => match verify_files(files, expect.as_deref(), out)? {
+                0 if *recordings => Ok(verify_recordings(files, out)?),
+                code => Ok(code),
+            },
             Self::Search(args) => args.run(out),
             Self::Play(args) => Ok(args.run(out)?),
             Self::Digest { log, argv } => {

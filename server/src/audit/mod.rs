@@ -59,7 +59,7 @@ use self::log::Log;
 use self::omitted::OmittedRecords;
 pub(crate) use self::operation::{FileOutcome, ForwardOutcome, Operation};
 use self::operation::{FileRecord, ForwardRecord, OperationRecord};
-pub(crate) use self::play::{Playback, play};
+pub(crate) use self::play::{Playback, play, verify_recordings};
 use self::record::{Body, Origin, Record};
 use self::recording::Recordings;
 pub use self::recording::RecordingsConfig;

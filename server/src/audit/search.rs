@@ -211,14 +211,17 @@ fn in_words(record: &Value) -> String {
             let between = if name.is_empty() { "" } else { ": " };
             let asked = [named("command", ""), named("argv", ""), named("programs", "programs: ")].concat();
             let approved = named("approved_by", "; approved by ");
-            format!("{name}{between}{asked}{}{approved}{failure}", named("reason", "; reason: "))
+            let recorded = named("recording", "; recorded in ");
+            format!("{name}{between}{asked}{}{approved}{recorded}{failure}", named("reason", "; reason: "))
         }
         "end" => {
             let how = match field("cause").as_str() {
                 "exited" => format!("exit code {}", field("exit_code")),
                 cause => format!("{cause}{}", named("signal", " ")),
             };
-            format!("{how} after {} ms", field("wall_ms"))
+            let recording = |name: &str| record.get("recording").and_then(|recording| recording.get(name)).map(joined);
+            let incomplete = recording("error").map(|error| format!("; recording incomplete: {error}"));
+            format!("{how} after {} ms{}", field("wall_ms"), incomplete.unwrap_or_default())
         }
         "rejected" => {
             let about = [named("peer", ""), named("certificate_name", " as "), named("rpc", " ")].concat();

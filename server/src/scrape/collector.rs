@@ -85,7 +85,11 @@ impl AgentCollector {
             )?;
         }
         if let Some(RecordingsReport { bytes, incomplete }) = self.audit.recordings() {
-            encoder.gauge("telexec_audit_recordings_bytes", "Bytes of all recordings of executions", bytes as f64)?;
+            encoder.gauge(
+                "telexec_audit_recordings_bytes",
+                "Bytes of all recordings, each counted as 16 KiB at least",
+                bytes as f64,
+            )?;
             encoder.counter(
                 "telexec_audit_recordings_incomplete",
                 "Recordings that could not be written to their end",

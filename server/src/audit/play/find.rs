@@ -26,25 +26,34 @@ pub(in crate::audit) struct Found {
 /// The fields of a record that matter here.
 #[derive(Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-enum Entry {
+pub(super) enum Entry {
     Start {
         seq: u64,
         #[serde(default)]
         execution_id: String,
         recording: Option<String>,
     },
-    End {
-        start: Option<u64>,
-        recording: Option<Recorded>,
-    },
+    End(End),
     #[serde(other)]
     Other,
 }
 
 #[derive(Deserialize)]
-struct Recorded {
-    sha256: Option<String>,
+pub(super) struct End {
+    start: Option<u64>,
+    pub(super) recording: Option<Recorded>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Recorded {
+    pub(super) file: String,
+    pub(super) sha256: Option<String>,
     error: Option<String>,
+}
+
+/// Whether it names a file in the directory: a path would lead out of it.
+pub(super) fn is_name(file: &str) -> bool {
+    Path::new(file).file_name().is_some_and(|name| *name == *file)
 }
 
 /// The newest recording of an execution with this id.
@@ -68,13 +77,10 @@ pub(super) fn find(log: &Path, id: &str) -> Result<Option<Found>, (PathBuf, io::
 
 fn add(entry: Entry, id: &str, found: &mut Option<Found>) {
     match (entry, found) {
-        // a path would lead out of the directory
-        (Entry::Start { seq, execution_id, recording: Some(file) }, found)
-            if execution_id == id && Path::new(&file).file_name().is_some_and(|name| *name == *file) =>
-        {
+        (Entry::Start { seq, execution_id, recording: Some(file) }, found) if execution_id == id && is_name(&file) => {
             *found = Some(Found { seq, file, ..Found::default() });
         }
-        (Entry::End { start, recording }, Some(found)) if start == Some(found.seq) => {
+        (Entry::End(End { start, recording }), Some(found)) if start == Some(found.seq) => {
             let (sha256, error) = recording.map(|recorded| (recorded.sha256, recorded.error)).unwrap_or_default();
             *found = Found { has_ended: true, sha256, error, ..std::mem::take(found) };
         }

@@ -1,7 +1,8 @@
 //! `telexecd audit play`: plays the recording of an execution, after it has verified that this is what was recorded.
 //!
-//! `find` finds the recording in the log, `screen` is what is written to the auditor's terminal.
+//! `find` finds the recording in the log, `screen` is what is written to the auditor's terminal. `check` verifies all recordings.
 
+mod check;
 mod find;
 mod screen;
 
@@ -14,6 +15,7 @@ use serde::Deserialize;
 use telexec_executor::text::printable;
 use tokio::runtime::Builder;
 
+pub(crate) use self::check::verify_recordings;
 use self::find::{Found, sha256_of};
 use self::screen::Screen;
 use super::recording::{Header, of_log, open};

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use telexec_tests::Tmux;
 
+use super::super::verify_with;
 use super::*;
 
 fn asciinema() -> PathBuf {
@@ -77,11 +78,21 @@ async fn what_was_changed_is_not_played() {
     let id = outcome.unwrap().started.id;
     audit.recorded(&id).await;
     let path = audit.recordings().join(&audit.recorded_files()[0]);
+    let verify = async || verify_with(&["--recordings"], &[&audit.file()]).await;
+    let (code, said) = verify().await;
+    assert!(code == 0 && said.ends_with("1 recording: 1 unchanged, 0 changed, 0 incomplete, 0 removed\n"), "{said}");
     let recorded = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, recorded.replace("rm -rf /", "ls")).unwrap();
     let (code, shown, said) = audit.play("x").await;
     assert!(code == 1 && shown.is_empty() && said.contains("this is not what was recorded"), "{said}");
+    let (code, said) = verify().await;
+    assert!(
+        code == 1 && said.contains(&format!("changed: {}\n1 recording: 0 unchanged, 1 changed", path.display())),
+        "{said}"
+    );
     std::fs::remove_file(&path).unwrap();
+    let (code, said) = verify().await;
+    assert!(code == 0 && said.ends_with("1 removed\n"), "{said}");
     let (code, _, said) = audit.play("x").await;
     assert!(code == 2 && said.contains("cannot read"), "{said}");
 }
