@@ -1,12 +1,27 @@
 //! SHA-256 and hexadecimal.
 
 use std::fmt::Write;
+use std::io::{self, Read};
 
-use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::digest::{Context, SHA256, digest};
 
 /// The SHA-256 of these bytes, in hexadecimal.
 pub(crate) fn sha256(bytes: &[u8]) -> String {
     hex(digest(&SHA256, bytes).as_ref())
+}
+
+/// The SHA-256 of the rest of a file, in hexadecimal.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) fn sha256_of(file: &mut impl Read) -> io::Result<String> {
+    let (mut context, mut buffer) = (Context::new(&SHA256), vec![0; 64 * 1024]);
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hex(context.finish().as_ref())),
+            read => context.update(buffer.get(..read).unwrap_or_default()),
+        }
+    }
 }
 
 /// Bytes in hexadecimal.

@@ -31,7 +31,7 @@ fn as_text(identity: &str, check: &CommandCheck) -> String {
         ("identity", identity.to_owned()),
         ("allowed", yes_or_no(check.allowed)),
         ("reason", check.reason.clone()),
-        ("recorded", if check.recorded { "yes".to_owned() } else { String::new() }),
+        ("recorded", if check.allowed || check.needs_approval { yes_or_no(check.recorded) } else { String::new() }),
     ]);
     let keys = std::iter::once("not met:").chain(std::iter::repeat(""));
     let missing = keys.zip(&check.missing);

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use telexec_executor::Program;
 
-use crate::audit::{Playback, Query, digest, play, search_files, verify_files, verify_recordings};
+use crate::audit::{Playback, Query, Which, digest, play, search_files, verify_files, verify_recordings};
 use crate::identity::patterns::NamePatterns;
 
 /// The events of records.
@@ -33,7 +33,7 @@ pub enum AuditAction {
     /// Verify an audit log: print the first record that was modified or is missing, if any
     #[command(
         after_help = "Prints the number of records, the last hash, and the starts without an end; exits with 0, with \
-1 if the chain is broken or has no record, or a recording was changed, and with 2 if a file cannot be read. Anyone who can write the file can also \
+1 if the chain is broken or has no record, or a recording was changed or is missing, and with 2 if a file cannot be read. Anyone who can write the file can also \
 shorten it, or replace it by a new, valid chain: from time to time save the last hash on another machine, and give it to \
 the next verification.\n\n\
 Examples:\n  \
@@ -44,9 +44,12 @@ telexecd audit verify --expect \"$LAST_HASH\" /var/log/telexec/audit.log"
         /// Hash that a record must have: the last one of an earlier verification
         #[arg(long, value_name = "HASH")]
         expect: Option<String>,
-        /// Verify the recordings beside FILE as well, once the chain is valid: print those that were changed
+        /// Verify the recordings beside FILE too: name those that were changed, are missing or incomplete
         #[arg(long)]
         recordings: bool,
+        /// With --recordings: older ones may be missing, as audit.recordings.max_age removes them; 0s: none may
+        #[arg(long, value_name = "DUR", default_value = "90d", value_parser = humantime::parse_duration)]
+        max_age: Duration,
         /// Log file, whose rotated files are found beside it; or all files, oldest first
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
@@ -65,11 +68,11 @@ telexecd audit search --text @restart-web --json /var/log/telexec/audit.log | jq
     Search(SearchArgs),
     /// Play the recording of an execution, after verifying that it is the one in the audit log
     #[command(
-        after_help = "Recordings are made of what a rule with the annotation @record permits; they are in the directory \
-recordings beside the log, in the format asciicast v2. Input that is typed without an echo, such as a password, is recorded as \
-asterisks (audit.recordings.hidden_input).\n\n\
-Sequences that a terminal would answer, or that would change its settings, title or clipboard, are left out. Without a terminal, \
-only the text is printed, at once. Ctrl-C ends it.\n\n\
+        after_help = "What a rule with the annotation @record permits is recorded; `telexecd audit search --recorded` lists it. \
+The recordings are in FILE.recordings, in the format asciicast v2. What is typed at a password prompt is recorded as asterisks.\n\n\
+Escape sequences that a terminal would answer, or that would change its settings, title or clipboard, are left out. If standard \
+output is not a terminal, only the text is printed, without pauses. Ctrl-C ends it.\n\n\
+DUR is such as 500ms or 2s. N is from 0.01 to 1000.\n\n\
 Exit codes: 0 played, 1 no such recording, or not the one in the log, 2 invalid command line, or a file cannot be read.\n\n\
 Examples:\n  \
 telexecd audit play --max-idle 2s /var/log/telexec/audit.log 0198c3a2-7d1e-7c5f-9b1a-2f6d8e4c1a90\n  \
@@ -108,6 +111,9 @@ pub struct SearchArgs {
     /// Text in the command, its programs, @NAME, directory or reason, a path or a host; finds the ends of such commands too
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     text: Option<String>,
+    /// Only what was recorded
+    #[arg(long)]
+    recorded: bool,
     /// From this time on
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     since: Option<SystemTime>,
@@ -131,13 +137,16 @@ pub struct PlayArgs {
     /// Shorten longer pauses to this duration [default: as recorded]
     #[arg(long, value_name = "DUR", value_parser = humantime::parse_duration)]
     max_idle: Option<Duration>,
-    /// Show what was typed too: <like this>
+    /// Show what was sent to the command too, in angle brackets
     #[arg(long)]
     input: bool,
-    /// Log file
+    /// Who started it; needed if executions of several identities have the same ID
+    #[arg(long, value_name = "NAME")]
+    identity: Option<String>,
+    /// Audit log
     #[arg(value_name = "FILE")]
     log: PathBuf,
-    /// Execution ID; of several executions with the same ID, the newest is played
+    /// Execution ID, or its beginning; of executions with the same ID, the newest is played
     #[arg(value_name = "ID")]
     id: String,
 }
@@ -145,7 +154,8 @@ pub struct PlayArgs {
 impl PlayArgs {
     fn run(&self, out: &mut impl Write) -> io::Result<u8> {
         let Self { speed, max_idle, input, .. } = *self;
-        play(&self.log, &self.id, Playback { speed, max_idle, input }, out)
+        let which = Which { id: &self.id, identity: self.identity.as_deref() };
+        play(&self.log, which, Playback { speed, max_idle, input }, out)
     }
 }
 
@@ -172,6 +182,7 @@ impl SearchArgs {
             events: self.event.clone(),
             execution: self.id.clone(),
             text: self.text.clone(),
+            recorded: self.recorded,
             since: self.since,
             until: self.until,
             json: self.json,
@@ -187,8 +198,8 @@ impl AuditAction {
     /// A pattern is malformed, or the key cannot be read; or `out` cannot be written.
     pub(super) fn run(&self, out: &mut impl Write) -> Result<u8, Box<dyn Error>> {
         match self {
-            Self::Verify { expect, recordings, files } => match verify_files(files, expect.as_deref(), out)? {
-                0 if *recordings => Ok(verify_recordings(files, out)?),
+            Self::Verify { expect, recordings, max_age, files } => match verify_files(files, expect.as_deref(), out)? {
+                0 if *recordings => Ok(verify_recordings(files, *max_age, out)?),
                 code => Ok(code),
             },
             Self::Search(args) => args.run(out),

@@ -23,14 +23,18 @@ impl Audit {
     /// The observers of executions whose starts an earlier agent has recorded, and of those that have ended just before a crash
     /// of it; `None`: the end is in the log, or there is none.
     pub(crate) fn continue_recording(&self, all: &[ContinuedExecution]) -> Vec<Option<Box<dyn ExecutionObserver>>> {
-        let Some(inner) = self.0.as_deref().filter(|_| !all.is_empty()) else {
-            return all.iter().map(|_| None).collect();
-        };
+        let Some(inner) = self.0.as_deref() else { return all.iter().map(|_| None).collect() };
+        if all.is_empty() {
+            inner.recordings.resumed();
+            return Vec::new();
+        }
         let ends = recent(&inner.path).unwrap_or_else(|error| {
             warn!(%error, "the audit log cannot be read: it may have ends twice");
             BTreeSet::new()
         });
-        all.iter().map(|execution| inner.continue_recording(execution, &ends)).collect()
+        let recorders = all.iter().map(|execution| inner.continue_recording(execution, &ends)).collect();
+        inner.recordings.resumed();
+        recorders
     }
 }
 

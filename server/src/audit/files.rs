@@ -63,7 +63,7 @@ pub(super) fn aside_name(path: &Path) -> PathBuf {
     with_suffix(path, &format!("aside.{}", OffsetDateTime::now_utc().unix_timestamp_nanos()))
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(".");
     name.push(suffix);

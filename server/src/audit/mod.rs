@@ -4,8 +4,8 @@
 //! `record`, `command`, `operation` and `rejected` are their contents, `redact` removes secrets, `key` makes the digests of texts that are not
 //! recorded. `chain` links the lines by hashes, which `verify` checks. `volume` limits how much one caller may fill, with
 //! `retained` as its model of the files; `room` takes what a record needs of that, and `omitted` counts the rest. `writer` is the thread that appends to the files of
-//! `log`, `writer::execution_recorder` observes one execution. `recording` has the recordings of what executions are sent and
-//! write. `syslog` sends the records elsewhere.
+//! `log`, `writer::execution_recorder` observes one execution. `recording` stores what executions are sent and
+//! write, and `play` plays it. `syslog` sends the records elsewhere.
 
 mod chain;
 mod command;
@@ -59,7 +59,7 @@ use self::log::Log;
 use self::omitted::OmittedRecords;
 pub(crate) use self::operation::{FileOutcome, ForwardOutcome, Operation};
 use self::operation::{FileRecord, ForwardRecord, OperationRecord};
-pub(crate) use self::play::{Playback, play, verify_recordings};
+pub(crate) use self::play::{Playback, Which, play, verify_recordings};
 use self::record::{Body, Origin, Record};
 use self::recording::Recordings;
 pub use self::recording::RecordingsConfig;
@@ -79,7 +79,7 @@ use crate::invalid::InvalidSetting;
 use crate::policy::{Decision, FileUse, PortUse};
 use crate::reload::Reload;
 
-/// After this the log counts as not writable.
+/// After this the log, or a recording, counts as not writable.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// For the last records to be sent to syslog.
 const SYSLOG_TIMEOUT: Duration = Duration::from_secs(2);
@@ -157,8 +157,7 @@ impl Audit {
         let syslog = config.syslog.clone().map(|config| Syslog::start(config, &path, writer.last()));
         let syslog = syslog.transpose().map_err(failed)?;
         writer.syslog.clone_from(&syslog);
-        let is_strict = config.when_full == WhenFull::Refuse;
-        let recordings = Recordings::start(config.recordings.clone(), &path, is_strict).map_err(failed)?;
+        let recordings = Recordings::start(config, &path).map_err(failed)?;
         let (queue, jobs) = mpsc::unbounded_channel();
         let thread = std::thread::Builder::new().name("audit".into());
         thread.spawn(move || writer.run(jobs)).map_err(failed)?;

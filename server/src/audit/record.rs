@@ -63,7 +63,7 @@ impl Record {
     }
 
     /// An end with what was recorded of the execution.
-    pub(super) fn with(mut self, recorded: Recorded) -> Self {
+    pub(super) fn with_recording(mut self, recorded: Recorded) -> Self {
         if let Body::End(end) = &mut self.body {
             end.recording = Some(recorded);
         }
@@ -196,7 +196,7 @@ pub(super) enum Body {
     Start {
         #[serde(flatten)]
         decision: Decided,
-        #[serde(flatten)]
+        #[serde(skip_serializing_if = "Option::is_none")]
         recording: Option<StartedRecording>,
         #[serde(flatten)]
         asked: Box<Asked>,
@@ -284,10 +284,10 @@ impl Body {
 #[derive(Debug, Serialize)]
 pub(super) enum StartedRecording {
     /// The name of its file.
-    #[serde(rename = "recording")]
+    #[serde(rename = "file")]
     File(String),
     /// Why there is none.
-    #[serde(rename = "recording_error")]
+    #[serde(rename = "error")]
     Missing(String),
 }
 

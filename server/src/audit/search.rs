@@ -49,6 +49,8 @@ pub(crate) struct Query {
     pub(crate) execution: Option<String>,
     /// With this text in what was asked for.
     pub(crate) text: Option<String>,
+    /// Only starts and ends of executions that were recorded.
+    pub(crate) recorded: bool,
     /// From this time on.
     pub(crate) since: Option<SystemTime>,
     /// Before this time.
@@ -145,7 +147,7 @@ impl Search<'_> {
     }
 
     fn matches(&mut self, record: &Value) -> bool {
-        let Query { identities, events, execution, since, until, .. } = self.query;
+        let Query { identities, events, execution, recorded, since, until, .. } = self.query;
         let field = |name: &str| record.get(name).and_then(Value::as_str).unwrap_or_default();
         let time = || humantime::parse_rfc3339_weak(field("time")).ok();
         // before the events: an end may be asked for alone
@@ -153,6 +155,7 @@ impl Search<'_> {
         has_text
             && identities.as_ref().is_none_or(|names| names.contain(field("identity")))
             && (events.is_empty() || events.iter().any(|event| event == field("event")))
+            && (!*recorded || record.get("recording").is_some())
             && execution.as_ref().is_none_or(|id| field("execution_id").starts_with(id.as_str()))
             && since.is_none_or(|since| time().is_some_and(|time| time >= since))
             && until.is_none_or(|until| time().is_some_and(|time| time < until))
@@ -203,6 +206,7 @@ fn in_words(record: &Value) -> String {
         value if value.is_empty() => String::new(),
         value => format!("{word}{value}"),
     };
+    let recording = |name: &str| record.get("recording").and_then(|recording| recording.get(name)).map(joined);
     let failure = named("message", ": ");
     let failure = if failure.is_empty() { named("error", ": ") } else { failure };
     let what = match event(record) {
@@ -211,16 +215,15 @@ fn in_words(record: &Value) -> String {
             let between = if name.is_empty() { "" } else { ": " };
             let asked = [named("command", ""), named("argv", ""), named("programs", "programs: ")].concat();
             let approved = named("approved_by", "; approved by ");
-            let recorded = named("recording", "; recorded in ");
-            format!("{name}{between}{asked}{}{approved}{recorded}{failure}", named("reason", "; reason: "))
+            let recorded = recording("file").map(|file| format!("  [recorded: {file}]")).unwrap_or_default();
+            format!("{name}{between}{asked}{}{approved}{failure}{recorded}", named("reason", "; reason: "))
         }
         "end" => {
             let how = match field("cause").as_str() {
                 "exited" => format!("exit code {}", field("exit_code")),
                 cause => format!("{cause}{}", named("signal", " ")),
             };
-            let recording = |name: &str| record.get("recording").and_then(|recording| recording.get(name)).map(joined);
-            let incomplete = recording("error").map(|error| format!("; recording incomplete: {error}"));
+            let incomplete = recording("error").map(|error| format!("  [recording incomplete: {error}]"));
             format!("{how} after {} ms{}", field("wall_ms"), incomplete.unwrap_or_default())
         }
         "rejected" => {

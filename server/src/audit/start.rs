@@ -22,8 +22,9 @@ impl Audit {
     /// it. Returns the observer for the engine; `None`: there is no log.
     ///
     /// # Errors
-    /// [`ExecutorError::Exhausted`]: the record cannot be written, or the caller's share is used up; the command must not
-    /// run.
+    /// [`ExecutorError::Exhausted`]: the record cannot be written, the caller's share is used up, or the command is to be
+    /// recorded and cannot be; [`ExecutorError::FailedPrecondition`]: it is to be recorded, and there is no log. The command
+    /// must not run.
     pub(crate) async fn record_start(
         &self,
         call: &Call,
@@ -33,21 +34,27 @@ impl Audit {
         decision: &Decision,
     ) -> Result<Option<Box<dyn ExecutionObserver>>, ExecutorError> {
         let Some(inner) = &self.0 else {
-            let reason = "the policy has this recorded, and the agent keeps no audit log (audit.file); nothing ran";
+            let reason = "the policy requires a recording, and the agent keeps no audit log (audit.file); nothing ran";
             let refused = ExecutorError::FailedPrecondition { reason: reason.into() };
             return if decision.record { Err(refused) } else { Ok(None) };
         };
         let rest = rest(call.caller.identity.as_str()) + if decision.record { RECORDING_BYTES } else { 0 };
         let asked = inner.room_for(call, command, analysis, rest).await?;
         let (recording, started) = match decision.record {
-            true => inner.begin_recording(call, id, command).await?,
+            true => match inner.begin_recording(call, id, command).await {
+                Ok(begun) => begun,
+                Err(error) => {
+                    self.record_refused(call, command, analysis, decision, &error).await;
+                    return Err(error);
+                }
+            },
             false => (None, None),
         };
         let origin = Origin::of(call);
         let body = Body::Start { decision: decision.into(), recording: started, asked };
         let record = Record::new(body).of(&origin).about(Some(id));
         let recorder = || inner.recorder(&origin, id);
-        let (recorder, reason) = match inner.begin(record, recorder().with(recording)).await {
+        let (recorder, reason) = match inner.begin(record, recorder().with_recording(recording)).await {
             Some((recorder, Ok(()))) => (recorder, None),
             Some((recorder, Err(reason))) => (recorder, Some(reason)),
             None => {
@@ -88,7 +95,7 @@ impl Inner {
                 Ok((Some(recording), Some(StartedRecording::File(file))))
             }
             Err(reason) if self.when_full == WhenFull::Refuse => Err(ExecutorError::Exhausted {
-                reason: format!("the policy has this recorded, and it cannot be: {reason}; nothing ran"),
+                reason: format!("the policy requires a recording, which cannot be begun: {reason}; nothing ran"),
                 retry_after: Some(RETRY_AFTER),
             }),
             Err(reason) => Ok((None, Some(StartedRecording::Missing(reason)))),

@@ -13,7 +13,7 @@ use super::{Audit, records, verify, verify_with};
 
 /// An agent whose log is on a small file system, which only it sees; and where that is seen from here. `None`: nothing can
 /// be mounted here.
-fn on_small_disk(audit: &Audit, more: &str) -> Option<(Agent, PathBuf)> {
+pub(super) fn on_small_disk(audit: &Audit, more: &str, policy: &str) -> Option<(Agent, PathBuf)> {
     if !is_root() {
         return None;
     }
@@ -21,6 +21,7 @@ fn on_small_disk(audit: &Audit, more: &str) -> Option<(Agent, PathBuf)> {
     fs::create_dir_all(&directory).unwrap();
     let mount = format!("mount -t tmpfs -o size=1m,mode=0700 none {directory} || exit 77; exec \"$@\"");
     let agent = audit.agent(more).args(["--metrics-listen", "tcp://127.0.0.1:0"]);
+    let agent = if policy.is_empty() { agent } else { agent.policy(policy) };
     match agent.through(["unshare", "--mount", "sh", "-c", &mount, "sh"]).try_start() {
         Ok(agent) => {
             let seen = PathBuf::from(format!("/proc/{}/root{directory}", agent.pid()));
@@ -37,7 +38,7 @@ fn on_small_disk(audit: &Audit, more: &str) -> Option<(Agent, PathBuf)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn on_a_full_disk_nothing_starts_and_what_runs_goes_on() {
     let audit = Audit::new();
-    let Some((agent, seen)) = on_small_disk(&audit, "") else { return };
+    let Some((agent, seen)) = on_small_disk(&audit, "", "") else { return };
     let (executor, log) = (agent.executor().await, seen.join("audit.log"));
     let gate = Gate::new();
     let before = Command::shell(format!("echo ready; {}; exit 3", gate.wait())).build().unwrap();
@@ -92,7 +93,7 @@ async fn on_a_full_disk_nothing_starts_and_what_runs_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn on_a_full_disk_commands_run_and_are_counted_if_that_is_configured() {
     let audit = Audit::new();
-    let Some((agent, seen)) = on_small_disk(&audit, "when_full = \"count\"") else { return };
+    let Some((agent, seen)) = on_small_disk(&audit, "when_full = \"count\"", "") else { return };
     let (executor, log) = (agent.executor().await, seen.join("audit.log"));
     fs::write(seen.join("fill"), vec![0; 8 << 20]).unwrap_err();
     for _ in 0..20 {

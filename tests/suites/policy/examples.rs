@@ -20,7 +20,9 @@ fn agent(name: &str) -> Ruled {
     let config =
         policy.lines().filter_map(|line| line.strip_prefix("//     ")).filter(|line| !line.starts_with("policy"));
     let config = config.collect::<Vec<_>>().join("\n").replace("spiffe://example.org/", "").replace('/', "-");
-    Ruled::start(&policy, &config)
+    let log = tempfile::tempdir().unwrap();
+    let config = config.replace("-var-log-telexec-", &format!("{}/", log.path().display()));
+    Ruled { _log: Some(log), ..Ruled::start(&policy, &config) }
 }
 
 async fn allowed(ruled: &Ruled, name: &str, command: CommandBuilder) -> bool {

@@ -15,6 +15,7 @@ mod tooling;
 use telexec_client::CommandCheck;
 use telexec_executor::{Command, CommandBuilder, ExecutorError};
 use telexec_tests::{Agent, AgentBuilder, Certs, Leaf, Pair, run, within};
+use tempfile::TempDir;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
@@ -22,6 +23,8 @@ use tonic_types::StatusExt;
 struct Ruled {
     agent: Agent,
     certs: Certs,
+    /// Where its audit log is, if it has one.
+    _log: Option<TempDir>,
 }
 
 impl Ruled {
@@ -32,7 +35,7 @@ impl Ruled {
     fn start_with(policy: &str, config: &str, more: impl FnOnce(AgentBuilder) -> AgentBuilder) -> Self {
         let certs = Certs::new();
         let agent = more(Agent::builder().mtls(&certs).policy(policy).config(config)).start();
-        Self { agent, certs }
+        Self { agent, certs, _log: None }
     }
 
     fn pair(&self, name: &str) -> Pair {

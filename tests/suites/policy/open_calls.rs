@@ -229,7 +229,7 @@ async fn what_waits_for_a_revoked_caller_is_ended() {
     std::fs::write(&crl, certs.ca.revocation_list(&[])).unwrap();
     let args = ["--client-crl", crl.to_str().unwrap()];
     let agent = Agent::builder().mtls(&certs).policy(BEFORE).args(args).start();
-    let ruled = Ruled { agent, certs };
+    let ruled = Ruled { agent, certs, _log: None };
     let pair = ruled.pair("anna");
     let waits = waiting(&ruled, &pair).await;
     assert!(!processes_with(&waits).is_empty());

@@ -132,7 +132,7 @@ async fn telexec_check_asks_and_runs_nothing() {
     let check = async |args: &[&str]| said("telexec", &[&["check", agent.uri()], args].concat()).await;
     let (code, out, reported) = check(&["-c", "ls -l"]).await;
     assert_eq!((code, reported.as_str()), (0, ""));
-    let expected = "allowed:      yes\nreason:       the policy permits it: ls\nprograms:     ls\ntool pattern: ls **\n\
+    let expected = "allowed:      yes\nreason:       the policy permits it: ls\nrecorded:     no\nprograms:     ls\ntool pattern: ls **\n\
                     uses sudo:    no\n";
     assert_eq!(out, expected);
     let (code, out, reported) = check(&["--", "sudo", "ls"]).await;

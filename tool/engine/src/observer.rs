@@ -1,11 +1,10 @@
 //! Observing an execution from inside the engine, for records of what ran.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
-use futures_util::future::select_all;
+use futures_util::future::{BoxFuture, select_all};
 use telexec_executor::{ExecutorError, Exited, OutputStream, TerminalSize};
 
 use crate::streams::terminal::Terminal;
@@ -35,24 +34,28 @@ pub trait ExecutionObserver: Send + Sync {
         let _ = (stream, data);
     }
 
-    /// The command has this terminal; also of an execution that is continued.
+    /// The command has this terminal: before it is [`started`](Self::started), or when it is continued.
     fn terminal(&self, terminal: ObservedTerminal) {
         let _ = terminal;
     }
 
-    /// The command got this input, in order. `is_hidden`: its terminal reads a line without an echo, as for a password.
+    /// This is about to be written to the command's pipe or terminal, in order; what the command does not take is given
+    /// again if its caller sends it again. `is_hidden`: its terminal reads a line without an echo, as for a password (`ICANON`
+    /// without `ECHO`, see termios(3)).
     fn input(&self, data: &[u8], is_hidden: bool) {
         let _ = (data, is_hidden);
     }
 
-    /// Completes when the observer takes more; until then no output is read, and no input is written. `None`: at once.
-    fn room(&self) -> Option<Pin<Box<dyn Future<Output = ()> + Send + '_>>> {
+    /// Completes when all that the observer was given is safe, and says whether that may go on: the output to readers, the
+    /// input to the command. What may not is dropped. `None`: it may, at once. Each stream asks after each piece, so it has to end
+    /// within some seconds whatever happens. Dropping it does no harm.
+    fn safe(&self) -> Option<BoxFuture<'_, bool>> {
         None
     }
 
-    /// Completes when the execution is to be ended, at once and with all of its processes: as cancelled, even if it is detached.
-    /// From then on it gets no input. `None`: never.
-    fn stop(&self) -> Option<Pin<Box<dyn Future<Output = ()> + Send + '_>>> {
+    /// Completes when the execution is to be killed, with all of its processes: it counts as cancelled, even if it is detached.
+    /// It is asked for anew at each wait, and completes each time from then on. `None`: never.
+    fn kill(&self) -> Option<BoxFuture<'_, ()>> {
         None
     }
 
@@ -110,6 +113,10 @@ impl Observers {
         Self(observers)
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn states(&self) -> ObserverStates {
         self.0.iter().filter_map(|observer| observer.state()).collect()
     }
@@ -130,16 +137,18 @@ impl Observers {
         self.0.iter().for_each(|observer| observer.input(data, is_hidden));
     }
 
-    /// Completes when all of them take more.
-    pub(crate) async fn room(&self) {
-        for room in self.0.iter().filter_map(|observer| observer.room()) {
-            room.await;
+    /// Whether what they were given may go on.
+    pub(crate) async fn safe(&self) -> bool {
+        let mut may_go_on = true;
+        for safe in self.0.iter().filter_map(|observer| observer.safe()) {
+            may_go_on &= safe.await;
         }
+        may_go_on
     }
 
-    /// Completes when one of them wants the execution to end.
-    pub(crate) async fn stop(&self) {
-        let all: Vec<_> = self.0.iter().filter_map(|observer| observer.stop()).collect();
+    /// Completes when the execution is to be killed.
+    pub(crate) async fn kill(&self) {
+        let all: Vec<_> = self.0.iter().filter_map(|observer| observer.kill()).collect();
         match all.is_empty() {
             true => std::future::pending().await,
             false => drop(select_all(all).await),

@@ -316,7 +316,7 @@ impl Supervisor {
             () = self.record.cancel.cancelled() => (ExitCause::Cancelled, self.grace()),
             () = self.shared.shutdown.cancelled() => (ExitCause::Shutdown, self.grace()),
             () = self.record.shutdown.cancelled() => (ExitCause::Shutdown, self.grace()),
-            () = self.observers.stop() => (ExitCause::Cancelled, Duration::ZERO),
+            () = self.observers.kill() => (ExitCause::Cancelled, Duration::ZERO),
         }
     }
 
@@ -329,6 +329,7 @@ impl Supervisor {
         tokio::select! {
             () = self.record.kill.cancelled() => {}
             () = self.shared.hurry.cancelled() => {}
+            () = self.observers.kill() => {}
         }
     }
 

@@ -1,91 +1,126 @@
-//! `telexecd audit verify --recordings`: compares each recording with its digest in the log.
+//! `telexecd audit verify --recordings`: compares the recordings with their digests in the log.
 
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufReader, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use telexec_executor::text::{counted, printable};
 
-use super::find::{End, Entry, is_name, sha256_of};
-use crate::audit::lines;
-use crate::audit::recording::{of_log, open};
-use crate::audit::report::{Growing, open_all, unreadable};
+use super::find::{Entry, each_entry};
+use crate::audit::recording::{SUFFIX, of_log, open};
+use crate::audit::report::unreadable;
+use crate::digest::sha256_of;
 
-/// What became of the recordings of a log.
+/// What the log says of a recording.
 #[derive(Default)]
-struct Counts {
-    unchanged: u64,
-    /// Too old, or removed by an operator.
-    missing: u64,
-    incomplete: u64,
-    changed: u64,
+struct Logged {
+    has_ended: bool,
+    sha256: Option<String>,
+    is_incomplete: bool,
 }
 
-/// Compares the recordings beside a log of these files with what the log says of them. Returns the exit code: 0 nothing was changed,
-/// 1 something was, 2 not readable.
+/// Compares the recordings beside a log of these files with what the log says of them; those that are older than `max_age` may be
+/// missing. Returns the exit code: 0 they are as recorded, 1 one was changed or is missing, 2 not readable.
 ///
 /// # Errors
 /// `out` cannot be written.
-pub(crate) fn verify_recordings(files: &[PathBuf], out: &mut impl Write) -> io::Result<u8> {
-    let (mut counts, mut line) = (Counts::default(), Vec::new());
-    let directory = files.last().map(|log| of_log(log)).unwrap_or_default();
-    let files = match open_all(files) {
-        Ok(files) => files,
-        Err((path, error)) => return Ok(unreadable(&path, &error)),
-    };
-    for (name, file) in files {
-        let mut reader = match file {
-            Ok(file) => BufReader::new(Growing::new(file)),
-            Err(error) => return Ok(unreadable(&name, &error)),
-        };
-        loop {
-            match lines::next(&mut reader, &mut line) {
-                Ok(Some(_)) => {}
-                Ok(None) => break,
-                Err(error) => return Ok(unreadable(&name, &error)),
-            }
-            let Ok(Entry::End(end)) = serde_json::from_slice(&line) else { continue };
-            if let Err((path, error)) = counts.add(&directory, end, out)? {
-                return Ok(unreadable(&path, &error));
-            }
+pub(crate) fn verify_recordings(files: &[PathBuf], max_age: Duration, out: &mut impl Write) -> io::Result<u8> {
+    let (mut all, mut running) = (BTreeMap::new(), BTreeMap::new());
+    let read = each_entry(files, |entry| match entry {
+        Entry::Start { seq, recording: Some(recorded), .. } => {
+            running.extend(recorded.file().map(|file| (seq, file.to_owned())));
         }
+        Entry::NotStarted { start: Some(start) } => drop(running.remove(&start)),
+        Entry::End { start, recording: Some(recorded) } => {
+            let Some(file) = recorded.file().map(str::to_owned) else { return };
+            start.and_then(|start| running.remove(&start));
+            let is_incomplete = recorded.error.is_some();
+            all.insert(file, Logged { has_ended: true, sha256: recorded.sha256, is_incomplete });
+        }
+        _ => {}
+    });
+    all.extend(running.into_values().map(|file| (file, Logged::default())));
+    if let Err((path, error)) = read {
+        return Ok(unreadable(&path, &error));
     }
-    let Counts { unchanged, missing, incomplete, changed } = counts;
-    let all = counted(unchanged + missing + incomplete + changed, "recording");
-    writeln!(out, "{all}: {unchanged} unchanged, {changed} changed, {incomplete} incomplete, {missing} removed")?;
-    Ok(u8::from(changed > 0))
+    let directory = files.last().map(|log| of_log(log)).unwrap_or_default();
+    let mut counts: BTreeMap<State, u64> = BTreeMap::new();
+    for (file, logged) in &all {
+        let path = directory.join(file);
+        let state = match state_of(&path, logged, max_age) {
+            Ok(state) => state,
+            Err(error) => return Ok(unreadable(&path, &error)),
+        };
+        if matches!(state, State::Changed | State::Missing | State::Incomplete) {
+            writeln!(out, "{}: {}", state.as_str(), printable(&path.display().to_string()))?;
+        }
+        *counts.entry(state).or_default() += 1;
+    }
+    let states = counts.iter().map(|(state, count)| format!(", {count} {}", state.as_str())).collect::<String>();
+    let others = others(&directory, &all);
+    let others = if others == 0 { String::new() } else { format!("; {} not in these files", counted(others, "more")) };
+    writeln!(out, "{}{states}{others}", counted(all.len() as u64, "recording"))?;
+    Ok(u8::from(counts.contains_key(&State::Changed) || counts.contains_key(&State::Missing)))
 }
 
-impl Counts {
-    /// Counts the recording of an execution, if it has one, and names it if it was changed.
-    fn add(
-        &mut self,
-        directory: &Path,
-        end: End,
-        out: &mut impl Write,
-    ) -> io::Result<Result<(), (PathBuf, io::Error)>> {
-        let Some(recorded) = end.recording.filter(|recorded| is_name(&recorded.file)) else { return Ok(Ok(())) };
-        let path = directory.join(&recorded.file);
-        let mut file = match open(&path, File::options().read(true)) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.missing += 1;
-                return Ok(Ok(()));
-            }
-            Err(error) => return Ok(Err((path, error))),
-        };
-        let Some(sha256) = recorded.sha256 else {
-            self.incomplete += 1;
-            return Ok(Ok(()));
-        };
-        match sha256_of(&mut file) {
-            Ok(digest) if digest == sha256 => self.unchanged += 1,
-            Ok(_) => {
-                self.changed += 1;
-                writeln!(out, "changed: {}", printable(&path.display().to_string()))?;
-            }
-            Err(error) => return Ok(Err((path, error))),
+/// What has become of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum State {
+    Unchanged,
+    Changed,
+    Missing,
+    Incomplete,
+    /// It has no digest yet: it is being written, or the agent was killed.
+    Unfinished,
+    /// So old that the agent may have removed it.
+    Expired,
+}
+
+impl State {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Unchanged => "unchanged",
+            Self::Changed => "changed",
+            Self::Missing => "missing",
+            Self::Incomplete => "incomplete",
+            Self::Unfinished => "without an end",
+            Self::Expired => "expired",
         }
-        Ok(Ok(()))
     }
+}
+
+fn state_of(path: &Path, logged: &Logged, max_age: Duration) -> io::Result<State> {
+    let mut file = match open(path, File::options().read(true)) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let is_old = age(path).is_none_or(|age| !max_age.is_zero() && age > max_age);
+            return Ok(if is_old { State::Expired } else { State::Missing });
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(match &logged.sha256 {
+        None if logged.has_ended => State::Incomplete,
+        None => State::Unfinished,
+        Some(sha256) if *sha256 != sha256_of(&mut file)? => State::Changed,
+        Some(_) if logged.is_incomplete => State::Incomplete,
+        Some(_) => State::Unchanged,
+    })
+}
+
+/// The age of a recording by its name, which begins with the time of its start: `20261126T083000.123456Z-`.
+fn age(path: &Path) -> Option<Duration> {
+    let name = path.file_name()?.to_str()?;
+    let [year, month, day, hour, minute, second] =
+        [0..4, 4..6, 6..8, 9..11, 11..13, 13..15].map(|range| name.get(range));
+    let time = format!("{}-{}-{}T{}:{}:{}Z", year?, month?, day?, hour?, minute?, second?);
+    SystemTime::now().duration_since(humantime::parse_rfc3339(&time).ok()?).ok()
+}
+
+/// Recordings in the directory that the log does not have.
+fn others(directory: &Path, all: &BTreeMap<String, Logged>) -> u64 {
+    let files = std::fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
+    let names = files.filter_map(|file| file.file_name().into_string().ok());
+    names.filter(|name| name.ends_with(SUFFIX) && !all.contains_key(name)).count() as u64
 }

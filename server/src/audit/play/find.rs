@@ -1,26 +1,37 @@
 //! Finds the recording of an execution in the audit log.
 
-use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::collections::BTreeMap;
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
-use aws_lc_rs::digest::{Context, SHA256};
 use serde::Deserialize;
 
 use crate::audit::lines;
 use crate::audit::report::{Growing, open_all};
-use crate::digest::hex;
 
-/// What the log says of a recording.
+/// What the log says of an execution that begins with what was asked for.
 #[derive(Clone, Debug, Default)]
-pub(in crate::audit) struct Found {
+pub(super) struct Found {
     /// The number of the start.
     seq: u64,
-    /// The name of the file.
-    pub(in crate::audit) file: String,
-    pub(in crate::audit) has_ended: bool,
-    pub(in crate::audit) sha256: Option<String>,
-    pub(in crate::audit) error: Option<String>,
+    pub(super) id: String,
+    pub(super) identity: String,
+    /// The name of the file; `None`: it was not recorded.
+    pub(super) file: Option<String>,
+    pub(super) has_ended: bool,
+    pub(super) sha256: Option<String>,
+    pub(super) error: Option<String>,
+    /// The agent was restarted meanwhile.
+    pub(super) continued: bool,
+}
+
+/// The result of a search.
+#[derive(Default)]
+pub(super) struct Search {
+    /// The file has records.
+    pub(super) is_log: bool,
+    /// The newest execution with this id, or with each id that begins so, of each identity.
+    pub(super) found: Vec<Found>,
 }
 
 /// The fields of a record that matter here.
@@ -31,73 +42,96 @@ pub(super) enum Entry {
         seq: u64,
         #[serde(default)]
         execution_id: String,
-        recording: Option<String>,
+        #[serde(default)]
+        identity: String,
+        recording: Option<Recorded>,
     },
-    End(End),
+    NotStarted {
+        start: Option<u64>,
+    },
+    End {
+        start: Option<u64>,
+        recording: Option<Recorded>,
+    },
     #[serde(other)]
     Other,
 }
 
 #[derive(Deserialize)]
-pub(super) struct End {
-    start: Option<u64>,
-    pub(super) recording: Option<Recorded>,
-}
-
-#[derive(Deserialize)]
 pub(super) struct Recorded {
-    pub(super) file: String,
+    file: Option<String>,
     pub(super) sha256: Option<String>,
-    error: Option<String>,
+    pub(super) error: Option<String>,
+    #[serde(default)]
+    pub(super) continued: bool,
 }
 
-/// Whether it names a file in the directory: a path would lead out of it.
-pub(super) fn is_name(file: &str) -> bool {
-    Path::new(file).file_name().is_some_and(|name| *name == *file)
+impl Recorded {
+    /// The name of the file; a path would lead out of the directory.
+    pub(super) fn file(&self) -> Option<&str> {
+        self.file.as_deref().filter(|file| Path::new(file).file_name().is_some_and(|name| name == *file))
+    }
 }
 
-/// The newest recording of an execution with this id.
+/// Gives `see` each record of a log of these files.
 ///
 /// # Errors
 /// This file cannot be read.
-pub(super) fn find(log: &Path, id: &str) -> Result<Option<Found>, (PathBuf, io::Error)> {
-    let (mut found, mut line) = (None, Vec::new());
-    for (path, file) in open_all(&[log.to_owned()])? {
+pub(super) fn each_entry(files: &[PathBuf], mut see: impl FnMut(Entry)) -> Result<(), (PathBuf, io::Error)> {
+    let mut line = Vec::new();
+    for (path, file) in open_all(files)? {
         let failed = |error| (path.clone(), error);
         let mut reader = BufReader::new(Growing::new(file.map_err(failed)?));
         while let Some(read) = lines::next(&mut reader, &mut line).map_err(failed)? {
-            match read.ok().and_then(|()| serde_json::from_slice(&line).ok()) {
-                Some(entry) => add(entry, id, &mut found),
-                None => continue,
+            if let Some(entry) = read.ok().and_then(|()| serde_json::from_slice(&line).ok()) {
+                see(entry);
             }
         }
     }
-    Ok(found)
+    Ok(())
 }
 
-fn add(entry: Entry, id: &str, found: &mut Option<Found>) {
-    match (entry, found) {
-        (Entry::Start { seq, execution_id, recording: Some(file) }, found) if execution_id == id && is_name(&file) => {
-            *found = Some(Found { seq, file, ..Found::default() });
-        }
-        (Entry::End(End { start, recording }), Some(found)) if start == Some(found.seq) => {
-            let (sha256, error) = recording.map(|recorded| (recorded.sha256, recorded.error)).unwrap_or_default();
-            *found = Found { has_ended: true, sha256, error, ..std::mem::take(found) };
-        }
-        _ => {}
-    }
-}
-
-/// The SHA-256 of the rest of a file.
+/// Searches the log for an execution by its id, or by the beginning of it.
 ///
 /// # Errors
-/// It cannot be read.
-pub(in crate::audit) fn sha256_of(file: &mut File) -> io::Result<String> {
-    let (mut context, mut buffer) = (Context::new(&SHA256), vec![0; 64 * 1024]);
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(hex(context.finish().as_ref())),
-            read => context.update(buffer.get(..read).unwrap_or_default()),
+/// This file cannot be read.
+pub(super) fn find(log: &Path, id: &str) -> Result<Search, (PathBuf, io::Error)> {
+    let mut search = Search::default();
+    each_entry(&[log.to_owned()], |entry| {
+        search.is_log = true;
+        search.add(entry, id);
+    })?;
+    let found = std::mem::take(&mut search.found);
+    let (exact, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|found| found.id == id);
+    search.found = newest(if exact.is_empty() { others } else { exact });
+    Ok(search)
+}
+
+/// Of each id and identity the newest.
+fn newest(all: Vec<Found>) -> Vec<Found> {
+    let by_name: BTreeMap<_, _> =
+        all.into_iter().map(|found| ((found.id.clone(), found.identity.clone()), found)).collect();
+    by_name.into_values().collect()
+}
+
+impl Search {
+    fn add(&mut self, entry: Entry, id: &str) {
+        match entry {
+            Entry::Start { seq, execution_id, identity, recording } if execution_id.starts_with(id) => {
+                let file = recording.as_ref().and_then(Recorded::file).map(str::to_owned);
+                let error = recording.and_then(|recording| recording.error);
+                self.found.push(Found { seq, id: execution_id, identity, file, error, ..Found::default() });
+            }
+            // such as a repeat
+            Entry::NotStarted { start: Some(start) } => self.found.retain(|found| found.seq != start),
+            Entry::End { start: Some(start), recording } => {
+                let Some(found) = self.found.iter_mut().find(|found| found.seq == start) else { return };
+                found.has_ended = true;
+                if let Some(Recorded { sha256, error, continued, .. }) = recording {
+                    (found.sha256, found.error, found.continued) = (sha256, error, continued);
+                }
+            }
+            _ => {}
         }
     }
 }

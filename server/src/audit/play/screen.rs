@@ -7,11 +7,15 @@ use std::io::{self, Write};
 use anstyle_parse::{Params, Parser, Perform, Utf8Parser};
 
 /// Final bytes of control sequences without a prefix that move the cursor, edit the screen, or set how text looks: see ECMA-48.
-const ALLOWED: &[u8] = b"@ABCDEFGHIJKLMPSTXZ`abdefgmrsu";
-/// Private modes that may be set: the cursor is wrapped, blinks, is shown; the other screen.
+const ALLOWED: &[u8] = b"@ABCDEFGHIKLMPSXZ`adefgmrsu";
+/// How often a character may be repeated by one sequence.
+const MAX_REPEATS: u16 = 1000;
+/// Private modes that may be set: origin mode, autowrap, a blinking cursor, a visible one, and the alternate screen.
 const MODES: [u16; 7] = [6, 7, 12, 25, 47, 1047, 1049];
-/// Sets back what a recording may have left: the look of text, the scrolling region, the character set, the cursor, the screen.
-const RESTORE: &str = "\x1b[0m\x1b[?6l\x1b[?7h\x1b[r\x1b(B\x0f\x1b[?25h\x1b[?1049l\r\n";
+/// Sets back the look of text, the character set, and the cursor.
+const RESTORE_TEXT: &str = "\x1b[0m\x1b(B\x1b)B\x0f\x1b[?7h\x1b[?25h\r\n";
+/// And the origin mode, the scrolling region and the screen; which moves the cursor, so it goes to the last line.
+const RESTORE_SCREEN: &str = "\x1b[?6l\x1b[r\x1b[?1049l\x1b[9999;1H";
 
 /// Writes what is allowed.
 pub(super) struct Screen<'a, W> {
@@ -24,6 +28,10 @@ impl<'a, W: Write> Screen<'a, W> {
     /// A terminal, or text alone.
     pub(super) fn new(out: &'a mut W, is_terminal: bool) -> Self {
         Self { out, parser: Parser::<Utf8Parser>::new(), filter: Filter { is_terminal, ..Filter::default() } }
+    }
+
+    pub(super) fn is_terminal(&self) -> bool {
+        self.filter.is_terminal
     }
 
     /// # Errors
@@ -43,7 +51,8 @@ impl<'a, W: Write> Screen<'a, W> {
         let text = text.escape_debug();
         // the characters are those of any terminal
         let _ = match self.filter.is_terminal {
-            true => write!(self.filter.shown, "\x1b[7m<{text}>\x1b[27m"),
+            // whatever the output has set
+            true => write!(self.filter.shown, "\x1b[0;7m\x1b(B\x0f<{text}>\x1b[0m"),
             false => write!(self.filter.shown, "<{text}>"),
         };
         self.write()
@@ -55,7 +64,9 @@ impl<'a, W: Write> Screen<'a, W> {
     /// It cannot be written.
     pub(super) fn restore(&mut self) -> io::Result<()> {
         if self.filter.is_terminal {
-            self.filter.shown.push_str(RESTORE);
+            // first, since it brings back how text looked before
+            self.filter.shown.push_str(if self.filter.sets_screen { RESTORE_SCREEN } else { "" });
+            self.filter.shown.push_str(RESTORE_TEXT);
         }
         self.write()
     }
@@ -70,6 +81,8 @@ impl<'a, W: Write> Screen<'a, W> {
 #[derive(Default)]
 struct Filter {
     is_terminal: bool,
+    /// The screen, its scrolling region or the origin mode was set.
+    sets_screen: bool,
     shown: String,
 }
 
@@ -91,13 +104,22 @@ impl Perform for Filter {
 
     fn csi_dispatch(&mut self, params: &Params, intermediates: &[u8], ignore: bool, action: u8) {
         let is_allowed = match intermediates {
-            [] => ALLOWED.contains(&action),
+            [] => match action {
+                // with 3, the lines that have left the screen are erased too
+                b'J' => params.iter().flatten().all(|what| *what < 3),
+                // with more, xterm reports the mouse
+                b'T' => params.len() < 2,
+                b'b' => params.iter().flatten().all(|times| *times <= MAX_REPEATS),
+                _ => ALLOWED.contains(&action),
+            },
             [b'?'] => matches!(action, b'h' | b'l') && params.iter().flatten().all(|mode| MODES.contains(mode)),
             _ => false,
         };
         if !self.is_terminal || ignore || !is_allowed {
             return;
         }
+        let sets_screen = |mode: &u16| !matches!(mode, 7 | 12 | 25);
+        self.sets_screen |= action == b'r' || !intermediates.is_empty() && params.iter().flatten().any(sets_screen);
         let joined = |parts: &[u16]| parts.iter().map(u16::to_string).collect::<Vec<_>>().join(":");
         // which is the default of each
         let params = match &params.iter().map(joined).collect::<Vec<_>>()[..] {
@@ -171,6 +193,9 @@ mod tests {
             "\u{9b}6n",
             "\u{9d}0;t\u{9c}",
             "\x1b[1$p",
+            "\x1b[3J",
+            "\x1b[1;1;1;1;1T",
+            "\x1b[65535b",
         ] {
             let all = shown(true, text);
             assert!(

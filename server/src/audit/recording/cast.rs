@@ -13,6 +13,10 @@ use time::OffsetDateTime;
 use crate::audit::json;
 use crate::audit::timestamp::rfc3339;
 
+/// What a byte takes at most in a line: `\ufffd`.
+const MAX_BYTES_OF_BYTE: usize = 6;
+/// What else a line has: the time, the code, and the beginning of a character that came before.
+const MAX_LINE_OVERHEAD: usize = 96;
 /// The size of the terminal on which the output of commands without one is played.
 const NO_TERMINAL: (u16, u16) = (80, 24);
 
@@ -80,18 +84,22 @@ pub(super) enum Event {
 }
 
 impl Event {
-    /// The bytes that it takes while it waits.
-    pub(super) fn cost(&self) -> usize {
-        let data = match self {
-            Self::Output(_, data) | Self::Input { data, .. } => data.len(),
-            Self::Resized(_) | Self::Marker(_) => 0,
+    /// The beginning of it, whose line has at most so many bytes.
+    pub(super) fn cut_to_line(&self, room: usize) -> Self {
+        let beginning = |data: &[u8]| {
+            let most = room.saturating_sub(MAX_LINE_OVERHEAD) / MAX_BYTES_OF_BYTE;
+            data.get(..most.min(data.len())).unwrap_or_default().to_owned()
         };
-        data + size_of::<(Duration, Self)>()
+        match self {
+            Self::Output(stream, data) => Self::Output(*stream, beginning(data)),
+            Self::Input { data, is_hidden } => Self::Input { data: beginning(data), is_hidden: *is_hidden },
+            Self::Resized(_) | Self::Marker(_) => Self::Marker(String::new()),
+        }
     }
 }
 
 /// Makes the lines of one recording.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Encoder {
     /// What is not yet a whole character of each output stream, and of the input.
     stdout: Decoder,
@@ -164,7 +172,7 @@ fn masked(data: &[u8]) -> String {
 }
 
 /// What is not UTF-8 becomes U+FFFD. A character may come in pieces.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Decoder(Vec<u8>);
 
 impl Decoder {

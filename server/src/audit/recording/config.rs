@@ -9,21 +9,24 @@ use crate::invalid::InvalidSetting;
 /// Room for some commands.
 const MIN_BYTES: u64 = 64 * 1024;
 
-/// Settings of the recordings that a policy asks for with `@record`. They are in the directory `recordings` beside the audit log.
+/// Settings of the recordings that a policy asks for with `@record`. They are in the directory `FILE.recordings` of the audit log
+/// `FILE`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RecordingsConfig {
     /// The most that one takes, in bytes; what would take more is ended, or recorded no further
     /// ([`AuditConfig::when_full`](super::super::AuditConfig)). Default 256 MiB.
     pub max_bytes: u64,
-    /// The most that all take together, in bytes; nothing is removed to make room. Default 4 GiB.
+    /// The most that all take together, in bytes, of which new ones leave a tenth to those that are being written; none is removed
+    /// to make room. Default 4 GiB.
     pub max_total_bytes: u64,
     /// The most that those of one identity take, in bytes. Default: a quarter of `max_total_bytes`.
     pub max_bytes_per_identity: Option<u64>,
     /// Older ones are removed; 0: none are. Default 90 days.
     #[serde(with = "humantime_serde")]
     pub max_age: Duration,
-    /// Record what is typed while the terminal does not echo, such as passwords, and not asterisks in its place. Default: no.
+    /// Record what is typed while the terminal reads whole lines without an echo, as at a password prompt, instead of asterisks.
+    /// Default: no.
     pub hidden_input: bool,
 }
 

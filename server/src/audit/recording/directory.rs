@@ -15,19 +15,22 @@ use tracing::{info, warn};
 
 use super::cast::Header;
 use super::config::RecordingsConfig;
+use crate::audit::files;
 
 /// How names end.
-pub(super) const SUFFIX: &str = ".cast";
+pub(in crate::audit) const SUFFIX: &str = ".cast";
 /// Short ones count as much: there are not to be too many.
 const MIN_BYTES: u64 = 16 * 1024;
 /// Of the header.
 const MAX_HEADER_BYTES: u64 = 64 * 1024;
+/// The part of a limit that new recordings leave for those that are being written.
+const NEW: f64 = 0.9;
 /// Between two looks at what was removed by others.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The directory of the recordings of an audit log.
 pub(in crate::audit) fn of_log(log: &Path) -> PathBuf {
-    log.with_file_name("recordings")
+    files::with_suffix(log, "recordings")
 }
 
 /// The recordings that are there.
@@ -37,16 +40,17 @@ pub(super) struct Directory {
     config: RecordingsConfig,
     entries: HashMap<OsString, Entry>,
     by_identity: HashMap<String, u64>,
-    /// Of all together.
+    taken: u64,
+    /// The same, for others to see.
     total: Arc<AtomicU64>,
     refreshed: Instant,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
     identity: String,
     bytes: u64,
-    /// It is being written, or resumed by this agent.
+    /// It is being written.
     is_open: bool,
 }
 
@@ -60,17 +64,15 @@ impl Directory {
     /// The directory need not be there.
     pub(super) fn new(path: PathBuf, config: RecordingsConfig, total: Arc<AtomicU64>) -> Self {
         let (entries, by_identity) = (HashMap::new(), HashMap::new());
-        let mut this = Self { path, config, entries, by_identity, total, refreshed: Instant::now() };
-        this.refresh();
-        this
+        Self { path, config, entries, by_identity, taken: 0, total, refreshed: Instant::now() }
     }
 
-    /// Creates a file, of mode 0600, if there is room for another one.
+    /// Creates a file, of mode 0600, if there is room for another one beside those that are written.
     ///
     /// # Errors
     /// There is none, or it cannot be created.
     pub(super) fn create(&mut self, name: &str, identity: &str) -> io::Result<File> {
-        self.check_room(identity, MIN_BYTES)?;
+        self.refreshing(|this| this.has_room(identity, MIN_BYTES, NEW))?;
         DirBuilder::new().recursive(true).mode(0o700).create(&self.path)?;
         let flags = i32::try_from(OFlags::NOFOLLOW.bits()).map_err(io::Error::other)?;
         let path = self.path.join(name);
@@ -91,40 +93,59 @@ impl Directory {
         Ok(file)
     }
 
-    /// Whether an identity may add to what there is. What others have removed, and what is too old, does not count.
+    /// Waits until new files are on disk too.
     ///
     /// # Errors
-    /// It may not.
-    pub(super) fn check_room(&mut self, identity: &str, bytes: u64) -> io::Result<()> {
-        let checked = self.has_room(identity, bytes);
+    /// They may not be.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+
+    /// Takes room for a file that is about to grow to this size.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn reserve(&mut self, name: &str, bytes: u64) -> io::Result<()> {
+        let Some(entry) = self.entries.get(&OsString::from(name)).cloned() else { return Ok(()) };
+        let more = bytes.max(MIN_BYTES).saturating_sub(entry.taken());
+        if more > 0 {
+            self.refreshing(|this| this.has_room(&entry.identity, more, 1.0))?;
+        }
+        self.grown(name, bytes);
+        Ok(())
+    }
+
+    /// Looks once more at what is there if there is no room: others may have removed something.
+    fn refreshing(&mut self, check: impl Fn(&Self) -> io::Result<()>) -> io::Result<()> {
+        let checked = check(self);
         if checked.is_ok() || self.refreshed.elapsed() < REFRESH_INTERVAL {
             return checked;
         }
         self.refresh();
-        self.has_room(identity, bytes)
+        check(self)
     }
 
-    fn has_room(&self, identity: &str, bytes: u64) -> io::Result<()> {
-        let full = |what| Err(io::Error::new(io::ErrorKind::StorageFull, what));
-        let of_identity = self.by_identity.get(identity).copied().unwrap_or_default();
-        if of_identity.saturating_add(bytes) > self.config.share() {
-            return full("the caller's recordings take all that they may, audit.recordings.max_bytes_per_identity");
+    /// Whether there is room, if no more than this part of each limit may be taken.
+    fn has_room(&self, identity: &str, bytes: u64, part: f64) -> io::Result<()> {
+        let full = |what: &str, key: &str| {
+            let reason = format!("{what} reached the limit, audit.recordings.{key}");
+            Err(io::Error::new(io::ErrorKind::StorageFull, reason))
+        };
+        let exceeds = |taken: u64, limit: u64| taken.saturating_add(bytes) as f64 > limit as f64 * part;
+        if exceeds(self.by_identity.get(identity).copied().unwrap_or_default(), self.config.share()) {
+            return full("the recordings of this identity have", "max_bytes_per_identity");
         }
-        if self.total.load(Ordering::Relaxed).saturating_add(bytes) > self.config.max_total_bytes {
-            return full("the recordings take all that they may, audit.recordings.max_total_bytes");
+        if exceeds(self.taken, self.config.max_total_bytes) {
+            return full("all recordings together have", "max_total_bytes");
         }
         Ok(())
     }
 
-    /// A file has grown to this size.
+    /// A file has this size.
     pub(super) fn grown(&mut self, name: &str, bytes: u64) {
-        let Some(entry) = self.entries.get_mut(&OsString::from(name)) else { return };
-        let before = entry.taken();
-        entry.bytes = bytes;
-        let more = entry.taken().saturating_sub(before);
-        self.total.fetch_add(more, Ordering::Relaxed);
-        if let Some(of_identity) = self.by_identity.get_mut(&entry.identity) {
-            *of_identity += more;
+        if let Some(entry) = self.entries.remove(&OsString::from(name)) {
+            self.subtract(&entry);
+            self.add(name.into(), Entry { bytes, ..entry });
         }
     }
 
@@ -137,62 +158,88 @@ impl Directory {
 
     /// Removes a file.
     pub(super) fn remove(&mut self, name: &str) {
-        if let Err(error) = std::fs::remove_file(self.path.join(name)) {
-            warn!(%error, name, "a recording cannot be removed");
-            return;
-        }
-        if let Some(entry) = self.entries.remove(&OsString::from(name)) {
-            self.total.fetch_sub(entry.taken(), Ordering::Relaxed);
-            if let Some(of_identity) = self.by_identity.get_mut(&entry.identity) {
-                *of_identity = of_identity.saturating_sub(entry.taken());
+        match std::fs::remove_file(self.path.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                warn!(%error, name, "a recording cannot be removed");
+                self.closed(name);
+            }
+            _ => {
+                if let Some(entry) = self.entries.remove(&OsString::from(name)) {
+                    self.subtract(&entry);
+                }
             }
         }
     }
 
-    /// Removes those that are too old, and looks at what is there.
+    /// Looks at what is there.
     pub(super) fn refresh(&mut self) {
         self.refreshed = Instant::now();
-        let mut before = std::mem::take(&mut self.entries);
-        self.by_identity.clear();
-        self.total.store(0, Ordering::Relaxed);
-        match self.scan(&mut before) {
-            Ok(0) => {}
-            Ok(removed) => info!(removed, "removed the recordings that were too old"),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        match self.scan() {
+            Ok(entries) => {
+                (self.entries, self.by_identity, self.taken) = (HashMap::new(), HashMap::new(), 0);
+                entries.into_iter().for_each(|(name, entry)| self.add(name, entry));
+                self.total.store(self.taken, Ordering::Relaxed);
+            }
             Err(error) => warn!(%error, "the recordings cannot be listed"),
         }
     }
 
-    /// Adds all that are there but those that are too old; returns how many of these were removed.
-    fn scan(&mut self, before: &mut HashMap<OsString, Entry>) -> io::Result<u64> {
-        let mut removed = 0;
-        for file in std::fs::read_dir(&self.path)? {
-            let file = file?;
-            let (name, metadata) = (file.file_name(), file.metadata()?);
-            if !metadata.is_file() || !name.as_encoded_bytes().ends_with(SUFFIX.as_bytes()) {
-                continue;
-            }
-            let known = before.remove(&name);
-            let is_open = known.as_ref().is_some_and(|entry| entry.is_open);
-            // negative after the clock was set back
-            let age = metadata.modified()?.elapsed().unwrap_or_default();
-            if !is_open && !self.config.max_age.is_zero() && age > self.config.max_age {
-                match std::fs::remove_file(file.path()) {
-                    Ok(()) => removed += 1,
-                    Err(error) => warn!(%error, ?name, "a recording cannot be removed"),
-                }
-                continue;
-            }
-            let identity = known.map_or_else(|| identity(&file.path()), |entry| entry.identity);
-            self.add(name, Entry { identity, bytes: metadata.len(), is_open });
+    /// Removes those that are too old.
+    pub(super) fn clean(&mut self) {
+        self.refresh();
+        if self.config.max_age.is_zero() {
+            return;
         }
-        Ok(removed)
+        let is_old = |name: &OsString| {
+            let modified = std::fs::metadata(self.path.join(name)).and_then(|metadata| metadata.modified());
+            // negative after the clock was set back
+            modified.is_ok_and(|modified| modified.elapsed().unwrap_or_default() > self.config.max_age)
+        };
+        let old = self.entries.iter().filter(|(name, entry)| !entry.is_open && is_old(name)).map(|(name, _)| name);
+        let old: Vec<_> = old.filter_map(|name| Some(name.to_str()?.to_owned())).collect();
+        for name in &old {
+            self.remove(name);
+            info!(file = name, "removed a recording that was too old");
+        }
+    }
+
+    /// All files that are there. One that is being written is listed also if somebody has removed it.
+    fn scan(&self) -> io::Result<HashMap<OsString, Entry>> {
+        let open = self.entries.iter().filter(|(_, entry)| entry.is_open);
+        let mut found: HashMap<_, _> = open.map(|(name, entry)| (name.clone(), entry.clone())).collect();
+        let files = match std::fs::read_dir(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+            files => files?,
+        };
+        for file in files {
+            let file = file?;
+            let name = file.file_name();
+            // somebody may remove it just now
+            let Ok(metadata) = file.metadata() else { continue };
+            if !metadata.is_file() || !name.as_encoded_bytes().ends_with(SUFFIX.as_bytes()) || found.contains_key(&name)
+            {
+                continue;
+            }
+            let known = self.entries.get(&name).map(|entry| entry.identity.clone());
+            let identity = known.unwrap_or_else(|| identity(&file.path()));
+            found.insert(name, Entry { identity, bytes: metadata.len(), is_open: false });
+        }
+        Ok(found)
     }
 
     fn add(&mut self, name: OsString, entry: Entry) {
-        self.total.fetch_add(entry.taken(), Ordering::Relaxed);
+        self.taken += entry.taken();
         *self.by_identity.entry(entry.identity.clone()).or_default() += entry.taken();
         self.entries.insert(name, entry);
+        self.total.store(self.taken, Ordering::Relaxed);
+    }
+
+    fn subtract(&mut self, entry: &Entry) {
+        self.taken = self.taken.saturating_sub(entry.taken());
+        if let Some(of_identity) = self.by_identity.get_mut(&entry.identity) {
+            *of_identity = of_identity.saturating_sub(entry.taken());
+        }
+        self.total.store(self.taken, Ordering::Relaxed);
     }
 }
 

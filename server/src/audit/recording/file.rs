@@ -16,12 +16,24 @@ pub(in crate::audit) struct Recorded {
     /// The name of the file in the directory of the recordings.
     pub(in crate::audit) file: String,
     pub(in crate::audit) bytes: u64,
-    /// Of the file; `None`: it was not written to the end.
+    /// Of the file; `None`: what is in it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::audit) sha256: Option<String>,
     /// Why it is incomplete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::audit) error: Option<String>,
+    /// An agent was restarted meanwhile: the last input and output before that may be missing.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(in crate::audit) continued: bool,
+}
+
+/// How the marker begins after which nothing is recorded.
+const ENDS: &str = "the recording ends here: ";
+
+/// Whether a line is that marker.
+fn is_end(line: &[u8]) -> bool {
+    let event = serde_json::from_slice::<(f64, String, String)>(line);
+    event.is_ok_and(|(_, code, text)| code == "m" && text.starts_with(ENDS))
 }
 
 /// A recording as a file.
@@ -33,27 +45,31 @@ pub(super) struct CastFile {
     digest: Context,
     /// Lines that are not in the file.
     pending: Vec<u8>,
+    /// It has a piece of a line at its end.
+    is_torn: bool,
 }
 
 impl CastFile {
     pub(super) fn new(file: File, encoder: Encoder, header: Vec<u8>) -> Self {
-        Self { file, encoder, written: 0, digest: Context::new(&SHA256), pending: header }
+        Self { file, encoder, written: 0, digest: Context::new(&SHA256), pending: header, is_torn: false }
     }
 
     /// One that another agent has written to, without the line that it has not finished.
     ///
     /// # Errors
-    /// It cannot be read or cut, or is empty.
+    /// It cannot be read or cut, is empty, or was ended.
     pub(super) fn resume(file: File, encoder: Encoder) -> io::Result<Self> {
         let mut this = Self::new(file, encoder, Vec::new());
-        let (mut reader, mut line) = (BufReader::new(&this.file), Vec::new());
+        let (mut reader, mut line, mut is_ended) = (BufReader::new(&this.file), Vec::new(), false);
         while reader.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
             this.digest.update(&line);
             this.written += line.len() as u64;
+            is_ended = is_end(&line);
             line.clear();
         }
         match this.written {
             0 => Err(io::Error::other("it is empty")),
+            _ if is_ended => Err(io::Error::other("it was ended")),
             written => this.file.set_len(written).map(|()| this),
         }
     }
@@ -63,27 +79,29 @@ impl CastFile {
         self.written + self.pending.len() as u64
     }
 
-    pub(super) fn pending(&self) -> u64 {
-        self.pending.len() as u64
-    }
-
-    /// Adds an event, unless that would make it longer than `most`.
+    /// Adds an event, as much of it as leaves the file no longer than `most`.
     ///
     /// # Errors
-    /// It would.
+    /// That is not all of it.
     pub(super) fn add(&mut self, at: Duration, event: &Event, most: u64) -> io::Result<()> {
-        let line = self.encoder.encode(at, event)?;
-        if self.length() + line.len() as u64 > most {
-            let full = "it takes all that one may, audit.recordings.max_bytes";
-            return Err(io::Error::new(io::ErrorKind::StorageFull, full));
+        let room = usize::try_from(most.saturating_sub(self.length())).unwrap_or(usize::MAX);
+        let mut encoder = self.encoder.clone();
+        let line = encoder.encode(at, event)?;
+        if line.len() <= room {
+            self.encoder = encoder;
+            self.pending.extend(line);
+            return Ok(());
         }
-        self.pending.extend(line);
-        Ok(())
+        self.pending.extend(self.encoder.encode(at, &event.cut_to_line(room))?);
+        Err(io::Error::new(io::ErrorKind::StorageFull, "it has reached its limit, audit.recordings.max_bytes"))
     }
 
-    /// Drops the lines that are not in the file.
-    pub(super) fn drop_pending(&mut self) {
-        self.pending.clear();
+    /// Adds the marker that it ends before its execution, which may exceed any limit.
+    ///
+    /// # Errors
+    /// As [`Encoder::encode`].
+    pub(super) fn end(&mut self, at: Duration, reason: &str) -> io::Result<()> {
+        self.add(at, &Event::Marker(format!("{ENDS}{reason}")), u64::MAX)
     }
 
     /// Writes what is pending: all of it or nothing.
@@ -92,10 +110,18 @@ impl CastFile {
     /// It cannot be written.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         let pending = std::mem::take(&mut self.pending);
-        self.file.write_all(&pending).inspect_err(|_| drop(self.file.set_len(self.written)))?;
+        if self.is_torn || pending.is_empty() {
+            return Ok(());
+        }
+        self.file.write_all(&pending).inspect_err(|_| self.is_torn = self.file.set_len(self.written).is_err())?;
         self.digest.update(&pending);
         self.written += pending.len() as u64;
         Ok(())
+    }
+
+    /// Drops what is pending.
+    pub(super) fn drop_pending(&mut self) {
+        self.pending.clear();
     }
 
     /// Writes the rest.
@@ -108,8 +134,67 @@ impl CastFile {
         self.flush()
     }
 
-    /// The bytes of the file, and its digest.
-    pub(super) fn digest(&self) -> (u64, String) {
-        (self.written, hex(self.digest.clone().finish().as_ref()))
+    /// Waits until it is on disk.
+    ///
+    /// # Errors
+    /// It may not be.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    /// The bytes of the file, and its digest; `None`: what is in it is not known.
+    pub(super) fn digest(&self) -> (u64, Option<String>) {
+        let digest = || hex(self.digest.clone().finish().as_ref());
+        (self.written, (!self.is_torn).then(digest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::path::Path;
+
+    use telexec_executor::OutputStream;
+
+    use super::*;
+
+    fn open(path: &Path) -> File {
+        OpenOptions::new().read(true).append(true).create(true).open(path).unwrap()
+    }
+
+    fn out(text: &str) -> Event {
+        Event::Output(OutputStream::Stdout, text.into())
+    }
+
+    #[test]
+    fn a_line_that_was_not_finished_is_cut_off() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.cast");
+        std::fs::write(&path, "header\n[0.0, \"o\", \"a\"]\n[0.1, \"o\", \"b").unwrap();
+        let mut file = CastFile::resume(open(&path), Encoder::new(true, false)).unwrap();
+        file.add(Duration::from_secs(1), &out("c"), u64::MAX).unwrap();
+        file.finish(Duration::from_secs(1)).unwrap();
+        let written = "header\n[0.0, \"o\", \"a\"]\n[1.000000, \"o\", \"c\"]\n";
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), written);
+        let sha256 = crate::digest::sha256(written.as_bytes());
+        assert_eq!(file.digest(), (written.len() as u64, Some(sha256)));
+        file.end(Duration::from_secs(2), "full").unwrap();
+        file.flush().unwrap();
+        assert!(CastFile::resume(open(&path), Encoder::new(true, false)).is_err(), "it was ended");
+        std::fs::write(&path, "head").unwrap();
+        assert!(CastFile::resume(open(&path), Encoder::new(true, false)).is_err());
+    }
+
+    #[test]
+    fn as_much_is_written_as_there_is_room_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.cast");
+        let mut file = CastFile::new(open(&path), Encoder::new(true, false), b"header\n".to_vec());
+        file.add(Duration::ZERO, &out("whole"), 1000).unwrap();
+        file.add(Duration::ZERO, &out(&"\u{1}".repeat(1000)), 1000).unwrap_err();
+        file.flush().unwrap();
+        let (length, _) = file.digest();
+        assert!((900..=1000).contains(&length), "{length}");
+        assert!(std::fs::read_to_string(&path).unwrap().ends_with("\"]\n"));
     }
 }

@@ -1,17 +1,17 @@
 //! What the thread and the observer of an execution share of its recording.
 
-use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use telexec_executor::text::printable;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
-/// Bytes of events that wait to be written, before the execution has to wait.
-const MAX_WAITING: usize = 256 * 1024;
-/// After this the disk is taken to be stuck.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+use crate::audit::WRITE_TIMEOUT;
+
+/// What is said of a disk that is waited for in vain.
+pub(super) const NO_ANSWER: &str = "the disk does not answer";
 
 /// One recording.
 #[derive(Debug)]
@@ -20,8 +20,12 @@ pub(super) struct Shared {
     pub(super) number: u64,
     /// Its name in the directory.
     pub(super) file: String,
-    waiting: AtomicUsize,
-    written: Notify,
+    /// What is not recorded does not run.
+    pub(super) is_strict: bool,
+    /// Events that were queued, and that were written.
+    queued: AtomicU64,
+    written: AtomicU64,
+    progress: Notify,
     /// Nothing more is recorded.
     failed: CancellationToken,
     reason: OnceLock<String>,
@@ -30,15 +34,17 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(number: u64, file: String, failures: Arc<AtomicU64>) -> Self {
-        let (waiting, written, failed) = (AtomicUsize::new(0), Notify::new(), CancellationToken::new());
-        Self { number, file, waiting, written, failed, reason: OnceLock::new(), failures }
+    pub(super) fn new(number: u64, file: String, is_strict: bool, failures: Arc<AtomicU64>) -> Self {
+        let [queued, written] = [0; 2].map(AtomicU64::new);
+        let (progress, failed, reason) = (Notify::new(), CancellationToken::new(), OnceLock::new());
+        Self { number, file, is_strict, queued, written, progress, failed, reason, failures }
     }
 
     /// It is incomplete from here on.
     pub(super) fn fail(&self, reason: &str) {
         if self.reason.set(reason.to_owned()).is_ok() {
             self.failures.fetch_add(1, Ordering::Relaxed);
+            warn!(file = self.file, reason = printable(reason), "a recording is incomplete");
         }
         self.failed.cancel();
     }
@@ -56,41 +62,50 @@ impl Shared {
         self.failed.cancelled().await;
     }
 
-    /// Something is to be written.
-    pub(super) fn gave(&self, bytes: usize) {
-        self.waiting.fetch_add(bytes, Ordering::Relaxed);
+    /// An event is queued.
+    pub(super) fn queue(&self) {
+        self.queued.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It is written.
-    pub(super) fn took(&self, bytes: usize) {
-        self.waiting.fetch_sub(bytes, Ordering::Relaxed);
-        self.written.notify_waiters();
+    /// No event was queued.
+    pub(super) fn is_unused(&self) -> bool {
+        self.queued.load(Ordering::Relaxed) == 0
     }
 
-    pub(super) fn has_room(&self) -> bool {
-        self.has_failed() || self.waiting.load(Ordering::Relaxed) < MAX_WAITING
+    /// So many events are written.
+    pub(super) fn wrote(&self, events: u64) {
+        self.written.fetch_add(events, Ordering::Release);
+        self.progress.notify_waiters();
     }
 
-    /// Completes when there is room, or nothing more is recorded: for that there is a limit.
-    pub(super) async fn room(&self) {
-        let room = async {
+    /// Whether there is nothing to wait for.
+    pub(super) fn is_written(&self) -> bool {
+        self.written.load(Ordering::Acquire) >= self.queued.load(Ordering::Relaxed)
+    }
+
+    /// Completes when all that was queued so far is written, or never will be; says whether what was queued may go on.
+    pub(super) async fn safe(&self) -> bool {
+        let queued = self.queued.load(Ordering::Relaxed);
+        let written = async {
             loop {
-                let written = self.written.notified();
-                tokio::pin!(written);
-                written.as_mut().enable();
-                if self.has_room() {
+                let progress = self.progress.notified();
+                tokio::pin!(progress);
+                progress.as_mut().enable();
+                if self.written.load(Ordering::Acquire) >= queued {
                     return;
                 }
-                written.await;
+                progress.await;
             }
         };
         tokio::select! {
+            biased;
             () = self.failed() => {}
-            waited = tokio::time::timeout(WRITE_TIMEOUT, room) => {
+            waited = tokio::time::timeout(WRITE_TIMEOUT, written) => {
                 if waited.is_err() {
-                    self.fail("the disk does not answer");
+                    self.fail(NO_ANSWER);
                 }
             }
         }
+        !(self.is_strict && self.has_failed())
     }
 }

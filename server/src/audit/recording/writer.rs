@@ -6,76 +6,96 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use telexec_executor::TerminalSize;
 use tokio::sync::oneshot;
 use tracing::warn;
 
-use super::cast::{About, Encoder, Event, Header};
+use super::cast::{Encoder, Event, Header};
 use super::directory::Directory;
 use super::file::{CastFile, Recorded};
+use super::job::{Create, Finish, Job};
 use super::shared::Shared;
 
 /// Jobs that are done before what they add is written.
 const MAX_BATCH: usize = 256;
-/// What a file gathers at most before it is written.
-const MAX_PENDING: u64 = 1024 * 1024;
-/// How often those that are too old are looked for.
+/// How often those that are too old are removed.
 const CLEANUP_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// A job for the thread.
-pub(super) enum Job {
-    Create(Box<Create>),
-    /// Continue what an earlier agent has begun.
-    Resume(Arc<Shared>, Box<About>),
-    /// What happened this long after the start.
-    Event(u64, Duration, Event),
-    /// Close the file after this time, and give its totals to this.
-    Finish(u64, Duration, Box<dyn FnOnce(Recorded) + Send>),
-    /// Remove the file: nothing ran.
-    Discard(u64),
-    /// Write everything, then reply.
-    Close(oneshot::Sender<()>),
-}
-
-/// A recording to be created.
-pub(super) struct Create {
-    pub(super) shared: Arc<Shared>,
-    pub(super) about: About,
-    pub(super) size: Option<TerminalSize>,
-    /// In seconds since 1970.
-    pub(super) timestamp: u64,
-    pub(super) reply: oneshot::Sender<Result<(), String>>,
+/// How files are written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    /// The most that one takes.
+    pub(super) max_bytes: u64,
+    /// Show hidden input as it is.
+    pub(super) hidden_input: bool,
+    /// Wait until files are on disk when they are begun and closed.
+    pub(super) sync: bool,
 }
 
 /// A recording that is being written.
 struct Open {
     shared: Arc<Shared>,
-    identity: String,
-    /// `None`: it is written no further.
+    /// `None`: it could not be resumed.
     file: Option<CastFile>,
-    /// Bytes of events that are not written.
-    taken: usize,
+    /// An earlier agent has begun it.
+    is_resumed: bool,
+    /// Its end is written.
+    is_closed: bool,
+    /// Events that are not written.
+    events: u64,
     /// When the last of them happened.
     at: Duration,
+}
+
+impl Open {
+    fn new(shared: Arc<Shared>, file: Option<CastFile>, is_resumed: bool) -> Self {
+        Self { shared, file, is_resumed, is_closed: false, events: 0, at: Duration::ZERO }
+    }
+
+    fn add(&mut self, at: Duration, event: &Event, max_bytes: u64) -> io::Result<()> {
+        (self.events, self.at) = (self.events + 1, at);
+        match &mut self.file {
+            Some(file) if !self.is_closed => file.add(at, event, max_bytes),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes what is pending, if there is room for it.
+    fn write(&mut self, directory: &mut Directory) -> io::Result<()> {
+        let Some(file) = self.file.as_mut().filter(|_| !self.is_closed) else { return Ok(()) };
+        directory.reserve(&self.shared.file, file.length())?;
+        file.flush()
+    }
+
+    /// Ends it before its execution has ended.
+    fn fail(&mut self, error: &io::Error, directory: &mut Directory) {
+        let reason = error.to_string();
+        self.shared.fail(&reason);
+        let Some(file) = self.file.as_mut().filter(|_| !self.is_closed) else { return };
+        self.is_closed = true;
+        file.drop_pending();
+        // there may be no room for that either
+        let _ = file.end(self.at, &reason).and_then(|()| file.flush());
+        directory.grown(&self.shared.file, file.length());
+    }
 }
 
 /// What the thread has.
 pub(super) struct Writer {
     directory: Directory,
-    max_bytes: u64,
-    hidden_input: bool,
+    settings: Settings,
     open: HashMap<u64, Open>,
-    /// Those with lines that are not written.
+    /// Those with events that are not written.
     dirty: Vec<u64>,
 }
 
 impl Writer {
-    pub(super) fn new(directory: Directory, max_bytes: u64, hidden_input: bool) -> Self {
-        Self { directory, max_bytes, hidden_input, open: HashMap::new(), dirty: Vec::new() }
+    pub(super) fn new(directory: Directory, settings: Settings) -> Self {
+        Self { directory, settings, open: HashMap::new(), dirty: Vec::new() }
     }
 
     /// Works until there is nobody to give it jobs.
     pub(super) fn run(mut self, jobs: &Receiver<Job>) {
+        self.directory.refresh();
         loop {
             match jobs.recv_timeout(CLEANUP_INTERVAL) {
                 Ok(first) => {
@@ -88,7 +108,7 @@ impl Writer {
                         let _ = reply.send(());
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => self.directory.refresh(),
+                Err(RecvTimeoutError::Timeout) => self.directory.clean(),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
@@ -97,44 +117,48 @@ impl Writer {
     fn work(&mut self, job: Job) -> Option<oneshot::Sender<()>> {
         match job {
             Job::Create(create) => self.create(*create),
-            Job::Resume(shared, about) => self.resume(shared, &about),
+            Job::Resume(shared, has_terminal) => self.resume(shared, has_terminal),
+            Job::Clean => self.directory.clean(),
             Job::Event(number, at, event) => self.add(number, at, &event),
-            Job::Finish(number, at, then) => self.finish(number, at, then),
+            Job::Finish(finish) => self.finish(finish),
             Job::Discard(number) => self.discard(number),
             Job::Close(reply) => return Some(reply),
         }
         None
     }
 
-    fn create(&mut self, Create { shared, about, size, timestamp, reply }: Create) {
+    fn create(&mut self, Create { shared, about, size, timestamp, reply, slot: _slot }: Create) {
         if reply.is_closed() {
             // the caller waits no more
             return;
         }
-        let encoder = Encoder::new(about.terminal, self.hidden_input);
+        let encoder = Encoder::new(about.terminal, self.settings.hidden_input);
         let identity = about.identity.clone();
-        let header = Header::new(about, size, timestamp);
-        let created = header.to_line().and_then(|header| {
+        let header = Header::new(about, size, timestamp).to_line();
+        let created = header.and_then(|header| {
             let file = self.directory.create(&shared.file, &identity)?;
             let mut file = CastFile::new(file, encoder, header);
-            let flushed = file.flush();
-            if flushed.is_err() {
+            let written = file.flush().and_then(|()| if self.settings.sync { self.sync(&file) } else { Ok(()) });
+            if written.is_err() {
                 self.directory.remove(&shared.file);
             }
-            flushed.map(|()| file)
+            written.map(|()| file)
         });
         let number = shared.number;
         let answer = created.map_err(|error| error.to_string()).map(|file| {
-            let open = Open { shared, identity, file: Some(file), taken: 0, at: Duration::ZERO };
-            self.open.insert(number, open);
+            self.open.insert(number, Open::new(shared, Some(file), false));
         });
         if reply.send(answer).is_err() {
             self.discard(number);
         }
     }
 
-    fn resume(&mut self, shared: Arc<Shared>, about: &About) {
-        let encoder = Encoder::new(about.terminal, self.hidden_input);
+    fn sync(&self, file: &CastFile) -> io::Result<()> {
+        file.sync().and_then(|()| self.directory.sync())
+    }
+
+    fn resume(&mut self, shared: Arc<Shared>, has_terminal: bool) {
+        let encoder = Encoder::new(has_terminal, self.settings.hidden_input);
         let resumed = self.directory.reopen(&shared.file).and_then(|file| CastFile::resume(file, encoder));
         let file = match resumed {
             Ok(file) => {
@@ -146,28 +170,18 @@ impl Writer {
                 None
             }
         };
-        let identity = about.identity.clone();
-        self.open.insert(shared.number, Open { shared, identity, file, taken: 0, at: Duration::ZERO });
+        self.open.insert(shared.number, Open::new(shared, file, true));
     }
 
     fn add(&mut self, number: u64, at: Duration, event: &Event) {
         let Some(open) = self.open.get_mut(&number) else { return };
-        open.taken += event.cost();
-        open.at = at;
-        let added = open.file.as_mut().map_or(Ok(()), |file| file.add(at, event, self.max_bytes));
         if self.dirty.last() != Some(&number) {
             self.dirty.push(number);
         }
-        if let Err(error) = added {
-            self.write(number);
-            self.fail(number, &error);
-        } else if self
-            .open
-            .get(&number)
-            .and_then(|open| open.file.as_ref())
-            .is_some_and(|file| file.pending() >= MAX_PENDING)
-        {
-            self.write(number);
+        if let Err(error) = open.add(at, event, self.settings.max_bytes) {
+            // what there is room for
+            let written = open.write(&mut self.directory);
+            open.fail(&written.err().unwrap_or(error), &mut self.directory);
         }
     }
 
@@ -184,55 +198,44 @@ impl Writer {
     /// Writes what is pending of one.
     fn write(&mut self, number: u64) {
         let Some(open) = self.open.get_mut(&number) else { return };
-        let written = match &mut open.file {
-            Some(file) => {
-                let room = self.directory.check_room(&open.identity, file.pending());
-                room.and_then(|()| file.flush()).map(|()| self.directory.grown(&open.shared.file, file.length()))
-            }
+        if let Err(error) = open.write(&mut self.directory) {
+            open.fail(&error, &mut self.directory);
+        }
+        open.shared.wrote(std::mem::take(&mut open.events));
+    }
+
+    fn finish(&mut self, Finish { number, at, then }: Finish) {
+        self.write(number);
+        let Some(mut open) = self.open.remove(&number) else { return };
+        open.at = at;
+        let rest = match &mut open.file {
+            // that of an execution that was no longer waited for
+            _ if open.shared.has_failed() => Err(io::Error::other(open.shared.reason().unwrap_or_default())),
+            Some(file) => file.finish(at).and_then(|()| if self.settings.sync { file.sync() } else { Ok(()) }),
             None => Ok(()),
         };
-        open.shared.took(std::mem::take(&mut open.taken));
-        if let Err(error) = written {
-            self.fail(number, &error);
+        if let Err(error) = rest {
+            open.fail(&error, &mut self.directory);
         }
-    }
-
-    /// Ends a recording before its execution has ended.
-    fn fail(&mut self, number: u64, error: &io::Error) {
-        let Some(open) = self.open.get_mut(&number) else { return };
-        let reason = error.to_string();
-        warn!(file = open.shared.file, reason, "a recording is incomplete");
-        if let Some(mut file) = open.file.take() {
-            file.drop_pending();
-            let marker = Event::Marker(format!("the recording ends here: {reason}"));
-            // there may be no room for that either
-            let _ = file.add(open.at, &marker, u64::MAX).and_then(|()| file.flush());
-            self.directory.grown(&open.shared.file, file.length());
-        }
-        open.shared.fail(&reason);
-    }
-
-    fn finish(&mut self, number: u64, at: Duration, then: Box<dyn FnOnce(Recorded) + Send>) {
-        self.write(number);
-        if let Some(file) = self.open.get_mut(&number).and_then(|open| open.file.as_mut())
-            && let Err(error) = file.finish(at)
-        {
-            self.fail(number, &error);
-        }
-        let Some(Open { shared, file, .. }) = self.open.remove(&number) else { return };
-        let totals = file.map(|file| file.digest());
-        if let Some((bytes, _)) = &totals {
-            self.directory.grown(&shared.file, *bytes);
-        }
+        let Open { shared, file, is_resumed: continued, .. } = open;
+        let (bytes, sha256) = file.map(|file| file.digest()).unwrap_or_default();
+        self.directory.grown(&shared.file, bytes);
         self.directory.closed(&shared.file);
-        let (bytes, sha256) = totals.unzip();
-        let bytes = bytes.unwrap_or_default();
-        then(Recorded { file: shared.file.clone(), bytes, sha256, error: shared.reason() });
+        then(Recorded { file: shared.file.clone(), bytes, sha256, error: shared.reason(), continued });
     }
 
     fn discard(&mut self, number: u64) {
         if let Some(Open { shared, .. }) = self.open.remove(&number) {
             self.directory.remove(&shared.file);
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            warn!("nothing is recorded any more, by a fault of the agent");
+            self.open.values().for_each(|open| open.shared.fail("a fault of the agent"));
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::audit::rejected;
 use crate::audit::writer::{Job, State, Writer};
 use crate::audit::{
     Audit, CommandDescriber, Commands, Inner, Key, MAX_WAITING, NonZero, OmittedRecords, Quota, REFUSALS, RateLimiter,
-    Recordings, RecordingsConfig, Redact, Semaphore, Volume, WRITE_TIMEOUT, WhenFull, Workers,
+    Recordings, Redact, Semaphore, Volume, WRITE_TIMEOUT, WhenFull, Workers,
 };
 use crate::call::caller::{Caller, Transport};
 use crate::call::deadline::Deadline;
@@ -30,7 +30,7 @@ fn hanging(when_full: WhenFull) -> (Audit, UnboundedReceiver<Job>, Arc<State>) {
     let inner = Inner {
         syslog: None,
         path: PathBuf::new(),
-        recordings: Recordings::start(RecordingsConfig::default(), Path::new("/none"), true).unwrap(),
+        recordings: Recordings::start(&AuditConfig::default(), Path::new("/none")).unwrap(),
         queue,
         slots: Arc::new(Semaphore::new(MAX_WAITING)),
         state: Arc::clone(&state),

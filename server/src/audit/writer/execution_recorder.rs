@@ -1,11 +1,11 @@
 //! Observes one execution, and records its output totals and its end.
 
 use std::collections::BTreeSet;
-use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use aws_lc_rs::digest::{Context, SHA256};
+use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use telexec_engine::{ContinuedExecution, ExecutionObserver, MainProcess, ObservedTerminal};
 use telexec_executor::{ExecutionId, ExecutorError, Exited, OutputStream, Signal, StreamTotals};
@@ -86,7 +86,7 @@ impl ExecutionRecorder {
     }
 
     /// Has this recorded as well.
-    pub(in crate::audit) fn with(mut self, recording: Option<Recording>) -> Self {
+    pub(in crate::audit) fn with_recording(mut self, recording: Option<Recording>) -> Self {
         self.recording = recording;
         self
     }
@@ -164,12 +164,12 @@ impl ExecutionObserver for ExecutionRecorder {
         self.recording.iter().for_each(|recording| recording.input(data, is_hidden));
     }
 
-    fn room(&self) -> Option<Pin<Box<dyn Future<Output = ()> + Send + '_>>> {
-        self.recording.as_ref().and_then(Recording::room)
+    fn safe(&self) -> Option<BoxFuture<'_, bool>> {
+        self.recording.as_ref().and_then(Recording::safe)
     }
 
-    fn stop(&self) -> Option<Pin<Box<dyn Future<Output = ()> + Send + '_>>> {
-        self.recording.as_ref().and_then(Recording::stop)
+    fn kill(&self) -> Option<BoxFuture<'_, ()>> {
+        self.recording.as_ref().and_then(Recording::kill)
     }
 
     fn output(&self, stream: OutputStream, data: &[u8]) {
@@ -202,9 +202,10 @@ impl ExecutionObserver for ExecutionRecorder {
             recording: None,
         };
         let Some(recording) = self.recording.take() else { return self.record(Body::End(Box::new(end))) };
-        let Some(record) = self.queueable(Body::End(Box::new(end))) else { return };
+        let Some(record) = self.queueable(Body::End(Box::new(end))) else { return recording.finish(drop) };
         let queue = self.queue.clone();
-        recording.finish(move |recorded| drop(queue.send(Job::Record(Box::new(record.with(recorded)), None))));
+        recording
+            .finish(move |recorded| drop(queue.send(Job::Record(Box::new(record.with_recording(recorded)), None))));
     }
 
     fn not_started(mut self: Box<Self>, error: &ExecutorError) {

@@ -3,6 +3,7 @@
 mod limits;
 mod played;
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -35,7 +36,7 @@ impl Audit {
     }
 
     fn recordings(&self) -> PathBuf {
-        self.file().with_file_name("recordings")
+        self.file().with_file_name("audit.log.recordings")
     }
 
     /// The names of all files.
@@ -49,13 +50,14 @@ impl Audit {
         let end = self.end_of(id).await;
         let start = self.events("start").into_iter().find(|start| start["seq"] == end["start"]).unwrap();
         let recorded = &end["recording"];
-        assert_eq!(recorded["file"], start["recording"]);
+        assert_eq!(recorded["file"], start["recording"]["file"]);
         let path = self.recordings().join(recorded["file"].as_str().unwrap());
         let bytes = std::fs::read(&path).unwrap();
         let sha256 = digest(&SHA256, &bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        if recorded["error"].is_null() {
-            assert_eq!((recorded["bytes"].as_u64(), &recorded["sha256"]), (Some(bytes.len() as u64), &json!(sha256)));
-        }
+        assert_eq!((recorded["bytes"].as_u64(), &recorded["sha256"]), (Some(bytes.len() as u64), &json!(sha256)));
+        let modes =
+            [&path, &self.recordings()].map(|path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777);
+        assert_eq!(modes, [0o600, 0o700]);
         Cast::read(&path)
     }
 
@@ -182,7 +184,7 @@ async fn only_what_the_policy_says_is_recorded() {
     }
     assert_eq!(audit.recorded_files().len(), 1);
     let (code, shown, said) = audit.play("no-such-id").await;
-    assert!(code == 1 && shown.is_empty() && said.contains("has no recording"), "{said}");
+    assert!(code == 1 && shown.is_empty() && said.contains("has no execution no-such-id"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -104,7 +104,6 @@ impl Pump<'_> {
         loop {
             let asked = Instant::now();
             let is_wanted = !self.is_over(stream) && self.transcript.room(self.abandoned).await;
-            self.observers.room().await;
             if let Some(tail) = &mut tail {
                 tail.extend(asked.elapsed());
             }
@@ -127,7 +126,13 @@ impl Pump<'_> {
             if let Some(tail) = &mut tail {
                 tail.record(chunk.len());
             }
-            self.forward(is_wanted, chunk, stream);
+            self.observers.output(stream, &chunk);
+            let asked = Instant::now();
+            let is_safe = self.observers.safe().await;
+            if let Some(tail) = &mut tail {
+                tail.extend(asked.elapsed());
+            }
+            self.forward(is_wanted && is_safe, chunk, stream);
         }
     }
 
@@ -152,7 +157,6 @@ impl Pump<'_> {
             totals.dropped_bytes += length;
             totals.bytes - length
         };
-        self.observers.output(stream, &chunk);
         if self.max_output_bytes != 0 {
             let left = self.max_output_bytes.saturating_sub(before);
             chunk.truncate(usize::try_from(left).unwrap_or(usize::MAX));

@@ -20,6 +20,9 @@ use crate::process::control;
 use crate::state::checkpoint::{Checkpoint, Closed};
 use crate::state::input_file::{InputFile, MAX_PIPE_BYTES};
 
+/// The most that observers are shown before the command gets it.
+const PIECE_BYTES: usize = 64 * 1024;
+
 /// Where input goes.
 pub(crate) enum Sink {
     Pipe {
@@ -92,9 +95,7 @@ impl Sink {
             Self::Closed => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
-}
 
-impl Sink {
     /// Whether what is written now is not to be seen by who looks at the terminal.
     fn hides_input(&self) -> bool {
         matches!(self, Self::Terminal(terminal, _) if terminal.hides_input())
@@ -235,25 +236,30 @@ impl<'a> InputWriter<'a> {
 
     async fn write(&mut self, mut data: Bytes) {
         while !data.is_empty() && !self.broken {
-            let may_write = async {
-                self.observers.room().await;
-                self.sink.hides_input()
-            };
-            let is_hidden = tokio::select! {
-                biased;
-                // it is being ended
-                () = self.observers.stop() => return std::future::pending().await,
-                is_hidden = may_write => is_hidden,
-            };
-            match self.sink.write(&data, self.committed, self.at_line_start).await {
-                Ok(written) => {
-                    self.committed += written as u64;
-                    self.at_line_start = ends_line(data.get(..written));
-                    self.observers.input(&data.split_to(written), is_hidden);
+            let mut piece = data.split_to(data.len().min(PIECE_BYTES));
+            if !self.may_write(&piece).await {
+                self.broken = true;
+            }
+            while !piece.is_empty() && !self.broken {
+                match self.sink.write(&piece, self.committed, self.at_line_start).await {
+                    Ok(written) => {
+                        self.committed += written as u64;
+                        self.at_line_start = ends_line(piece.get(..written));
+                        piece.advance(written);
+                    }
+                    Err(_) => self.broken = true,
                 }
-                Err(_) => self.broken = true,
             }
         }
+    }
+
+    /// Shows the observers what is written next. False: it may not be.
+    async fn may_write(&self, piece: &[u8]) -> bool {
+        if self.observers.is_empty() {
+            return true;
+        }
+        self.observers.input(piece, self.sink.hides_input());
+        self.observers.safe().await
     }
 
     pub(crate) async fn close(&mut self) {
