@@ -168,12 +168,12 @@ fn report(text: &str) {
 fn play_file(mut lines: impl BufRead, playback: Playback, screen: &mut Screen<'_, impl Write>) -> io::Result<()> {
     let mut line = Vec::new();
     read(&mut lines, &mut line)?;
-    let header: Header = serde_json::from_slice(&line)?;
+    let header: Header = parse(&line)?;
     report(&header.summary());
     let clock = if screen.is_terminal() { Some(Clock::new(playback)?) } else { None };
     let mut before = 0.0;
     while read(&mut lines, &mut line)? {
-        let Line(at, code, text) = serde_json::from_slice(&line)?;
+        let Line(at, code, text) = parse(&line)?;
         if clock.as_ref().is_some_and(|clock| !clock.wait(at - before)) {
             return Ok(());
         }
@@ -186,6 +186,10 @@ fn play_file(mut lines: impl BufRead, playback: Playback, screen: &mut Screen<'_
         }
     }
     Ok(())
+}
+
+fn parse<'a, T: Deserialize<'a>>(line: &'a [u8]) -> io::Result<T> {
+    serde_json::from_slice(line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 /// Waits as long as it took, until Ctrl-C: then the terminal has to be set back.
