@@ -33,7 +33,8 @@ pub enum AuditAction {
     /// Verify an audit log: print the first record that was modified or is missing, if any
     #[command(
         after_help = "Prints the number of records, the last hash, and the starts without an end; exits with 0, with \
-1 if the chain is broken or has no record, or a recording was changed or is missing, and with 2 if a file cannot be read. Anyone who can write the file can also \
+1 if the chain is broken or has no record, or a recording was changed or is missing, and with 2 if a file cannot be read. Anyone \
+who can write the file can also \
 shorten it, or replace it by a new, valid chain: from time to time save the last hash on another machine, and give it to \
 the next verification.\n\n\
 Examples:\n  \
@@ -44,10 +45,10 @@ telexecd audit verify --expect \"$LAST_HASH\" /var/log/telexec/audit.log"
         /// Hash that a record must have: the last one of an earlier verification
         #[arg(long, value_name = "HASH")]
         expect: Option<String>,
-        /// Verify the recordings beside FILE too: name those that were changed, are missing or incomplete
+        /// Verify the recordings beside FILE too, if the chain is valid: name those that were changed, or are missing or incomplete
         #[arg(long)]
         recordings: bool,
-        /// With --recordings: older ones may be missing, as audit.recordings.max_age removes them; 0s: none may
+        /// With --recordings: older ones may be missing, as with audit.recordings.max_age; 0s: none may
         #[arg(long, value_name = "DUR", default_value = "90d", value_parser = humantime::parse_duration)]
         max_age: Duration,
         /// Log file, whose rotated files are found beside it; or all files, oldest first
@@ -69,7 +70,8 @@ telexecd audit search --text @restart-web --json /var/log/telexec/audit.log | jq
     /// Play the recording of an execution, after verifying that it is the one in the audit log
     #[command(
         after_help = "What a rule with the annotation @record permits is recorded; `telexecd audit search --recorded` lists it. \
-The recordings are in FILE.recordings, in the format asciicast v2. What is typed at a password prompt is recorded as asterisks.\n\n\
+The recordings are in FILE.recordings, in the format asciicast v2. What is typed at a password prompt is recorded as \
+asterisks.\n\n\
 Escape sequences that a terminal would answer, or that would change its settings, title or clipboard, are left out. If standard \
 output is not a terminal, only the text is printed, without pauses. Ctrl-C ends it.\n\n\
 DUR is such as 500ms or 2s. N is from 0.01 to 1000.\n\n\

@@ -356,7 +356,8 @@ impl Supervisor {
         let (observers, totals) = (&self.observers, &self.totals);
         // what is internal reaches no caller as it is
         let is_paced = !self.record.is_internal;
-        let pump = Pump { transcript, observers, max_output_bytes, is_paced, exited, abandoned, totals };
+        let turn = tokio::sync::Mutex::new(());
+        let pump = Pump { transcript, observers, max_output_bytes, is_paced, exited, abandoned, totals, turn };
         let output = async {
             let rests = pump.run_both(stdout, stderr).await;
             transcript.complete();

@@ -19,6 +19,8 @@ struct Logged {
     has_ended: bool,
     sha256: Option<String>,
     is_incomplete: bool,
+    /// The time of its end, as it is in the log; empty: it has none.
+    time: String,
 }
 
 /// Compares the recordings beside a log of these files with what the log says of them; those that are older than `max_age` may be
@@ -33,11 +35,11 @@ pub(crate) fn verify_recordings(files: &[PathBuf], max_age: Duration, out: &mut 
             running.extend(recorded.file().map(|file| (seq, file.to_owned())));
         }
         Entry::NotStarted { start: Some(start) } => drop(running.remove(&start)),
-        Entry::End { start, recording: Some(recorded) } => {
+        Entry::End { time, start, recording: Some(recorded) } => {
             let Some(file) = recorded.file().map(str::to_owned) else { return };
             start.and_then(|start| running.remove(&start));
             let is_incomplete = recorded.error.is_some();
-            all.insert(file, Logged { has_ended: true, sha256: recorded.sha256, is_incomplete });
+            all.insert(file, Logged { has_ended: true, sha256: recorded.sha256, is_incomplete, time });
         }
         _ => {}
     });
@@ -49,10 +51,10 @@ pub(crate) fn verify_recordings(files: &[PathBuf], max_age: Duration, out: &mut 
     let mut counts: BTreeMap<State, u64> = BTreeMap::new();
     for (file, logged) in &all {
         let path = directory.join(file);
-        let state = match state_of(&path, logged, max_age) {
-            Ok(state) => state,
-            Err(error) => return Ok(unreadable(&path, &error)),
-        };
+        let state = state_of(&path, logged, max_age).unwrap_or_else(|error| {
+            unreadable(&path, &error);
+            State::Unreadable
+        });
         if matches!(state, State::Changed | State::Missing | State::Incomplete) {
             writeln!(out, "{}: {}", state.as_str(), printable(&path.display().to_string()))?;
         }
@@ -62,7 +64,11 @@ pub(crate) fn verify_recordings(files: &[PathBuf], max_age: Duration, out: &mut 
     let others = others(&directory, &all);
     let others = if others == 0 { String::new() } else { format!("; {} not in these files", counted(others, "more")) };
     writeln!(out, "{}{states}{others}", counted(all.len() as u64, "recording"))?;
-    Ok(u8::from(counts.contains_key(&State::Changed) || counts.contains_key(&State::Missing)))
+    let has = |state| counts.contains_key(&state);
+    Ok(match has(State::Unreadable) {
+        true => 2,
+        false => u8::from(has(State::Changed) || has(State::Missing)),
+    })
 }
 
 /// What has become of a recording.
@@ -76,6 +82,8 @@ enum State {
     Unfinished,
     /// So old that the agent may have removed it.
     Expired,
+    /// It is no file, or cannot be read.
+    Unreadable,
 }
 
 impl State {
@@ -87,6 +95,7 @@ impl State {
             Self::Incomplete => "incomplete",
             Self::Unfinished => "without an end",
             Self::Expired => "expired",
+            Self::Unreadable => "unreadable",
         }
     }
 }
@@ -95,7 +104,9 @@ fn state_of(path: &Path, logged: &Logged, max_age: Duration) -> io::Result<State
     let mut file = match open(path, File::options().read(true)) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let is_old = age(path).is_none_or(|age| !max_age.is_zero() && age > max_age);
+            let ended = humantime::parse_rfc3339(&logged.time).ok();
+            let age = ended.and_then(|ended| SystemTime::now().duration_since(ended).ok());
+            let is_old = !max_age.is_zero() && age.is_some_and(|age| age > max_age);
             return Ok(if is_old { State::Expired } else { State::Missing });
         }
         Err(error) => return Err(error),
@@ -107,15 +118,6 @@ fn state_of(path: &Path, logged: &Logged, max_age: Duration) -> io::Result<State
         Some(_) if logged.is_incomplete => State::Incomplete,
         Some(_) => State::Unchanged,
     })
-}
-
-/// The age of a recording by its name, which begins with the time of its start: `20261126T083000.123456Z-`.
-fn age(path: &Path) -> Option<Duration> {
-    let name = path.file_name()?.to_str()?;
-    let [year, month, day, hour, minute, second] =
-        [0..4, 4..6, 6..8, 9..11, 11..13, 13..15].map(|range| name.get(range));
-    let time = format!("{}-{}-{}T{}:{}:{}Z", year?, month?, day?, hour?, minute?, second?);
-    SystemTime::now().duration_since(humantime::parse_rfc3339(&time).ok()?).ok()
 }
 
 /// Recordings in the directory that the log does not have.

@@ -50,6 +50,8 @@ pub(super) enum Entry {
         start: Option<u64>,
     },
     End {
+        #[serde(default)]
+        time: String,
         start: Option<u64>,
         recording: Option<Recorded>,
     },
@@ -124,7 +126,7 @@ impl Search {
             }
             // such as a repeat
             Entry::NotStarted { start: Some(start) } => self.found.retain(|found| found.seq != start),
-            Entry::End { start: Some(start), recording } => {
+            Entry::End { start: Some(start), recording, .. } => {
                 let Some(found) = self.found.iter_mut().find(|found| found.seq == start) else { return };
                 found.has_ended = true;
                 if let Some(Recorded { sha256, error, continued, .. }) = recording {

@@ -49,6 +49,8 @@ pub(crate) struct Which<'a> {
     pub(crate) identity: Option<&'a str>,
 }
 
+/// A longer one is not waited for.
+const MAX_PAUSE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// How often it is looked for Ctrl-C.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Executions that are named where several are meant.
@@ -95,8 +97,10 @@ pub(crate) fn play(log: &Path, which: Which<'_>, playback: Playback, out: &mut i
         Err(error) => return Ok(unreadable(&path, &error)),
     }
     let mut screen = Screen::new(out, io::stdout().is_terminal());
-    let played = play_file(BufReader::new(file), playback, &mut screen).and_then(|()| screen.restore());
-    match played {
+    let played = play_file(BufReader::new(file), playback, &mut screen);
+    // also after a failure
+    let restored = screen.restore();
+    match played.and(restored) {
         // whoever reads it has seen enough
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(0),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(unreadable(&path, &error)),
@@ -218,7 +222,7 @@ impl Clock {
     fn wait(&self, seconds: f64) -> bool {
         let Playback { speed, max_idle, .. } = self.playback;
         let pause = Duration::try_from_secs_f64(seconds / speed).unwrap_or_default();
-        let pause = max_idle.map_or(pause, |most| pause.min(most));
+        let pause = pause.min(max_idle.unwrap_or(MAX_PAUSE));
         let until = Instant::now() + pause;
         while !self.interrupted.load(Ordering::Relaxed) {
             let left = until.saturating_duration_since(Instant::now());

@@ -38,7 +38,7 @@ pub(in crate::audit) fn of_log(log: &Path) -> PathBuf {
 pub(super) struct Directory {
     path: PathBuf,
     config: RecordingsConfig,
-    entries: HashMap<OsString, Entry>,
+    entries: Entries,
     by_identity: HashMap<String, u64>,
     taken: u64,
     /// The same, for others to see.
@@ -46,8 +46,12 @@ pub(super) struct Directory {
     refreshed: Instant,
 }
 
+/// Recordings by their names.
+pub(super) type Entries = HashMap<OsString, Entry>;
+
+/// A recording.
 #[derive(Clone, Debug)]
-struct Entry {
+pub(super) struct Entry {
     identity: String,
     bytes: u64,
     /// It is being written.
@@ -85,20 +89,22 @@ impl Directory {
     ///
     /// # Errors
     /// It cannot be opened.
-    pub(super) fn reopen(&mut self, name: &str) -> io::Result<File> {
+    pub(super) fn reopen(&mut self, name: &str, identity: &str) -> io::Result<File> {
         let file = open(&self.path.join(name), OpenOptions::new().read(true).append(true))?;
-        if let Some(entry) = self.entries.get_mut(&OsString::from(name)) {
-            entry.is_open = true;
+        if let Some(known) = self.entries.remove(&OsString::from(name)) {
+            self.subtract(&known);
         }
+        self.add(name.into(), Entry { identity: identity.to_owned(), bytes: file.metadata()?.len(), is_open: true });
         Ok(file)
     }
 
-    /// Waits until new files are on disk too.
-    ///
-    /// # Errors
-    /// They may not be.
-    pub(super) fn sync(&self) -> io::Result<()> {
-        File::open(&self.path)?.sync_all()
+    /// These are there, beside those that are known.
+    pub(super) fn found(&mut self, entries: Entries) {
+        for (name, entry) in entries {
+            if !self.entries.contains_key(&name) {
+                self.add(name, entry);
+            }
+        }
     }
 
     /// Takes room for a file that is about to grow to this size.
@@ -156,17 +162,19 @@ impl Directory {
         }
     }
 
-    /// Removes a file.
-    pub(super) fn remove(&mut self, name: &str) {
+    /// Removes a file; returns whether it is gone.
+    pub(super) fn remove(&mut self, name: &str) -> bool {
         match std::fs::remove_file(self.path.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 warn!(%error, name, "a recording cannot be removed");
                 self.closed(name);
+                false
             }
             _ => {
                 if let Some(entry) = self.entries.remove(&OsString::from(name)) {
                     self.subtract(&entry);
                 }
+                true
             }
         }
     }
@@ -198,33 +206,18 @@ impl Directory {
         let old = self.entries.iter().filter(|(name, entry)| !entry.is_open && is_old(name)).map(|(name, _)| name);
         let old: Vec<_> = old.filter_map(|name| Some(name.to_str()?.to_owned())).collect();
         for name in &old {
-            self.remove(name);
-            info!(file = name, "removed a recording that was too old");
+            if self.remove(name) {
+                info!(file = name, "removed a recording that was too old");
+            }
         }
     }
 
     /// All files that are there. One that is being written is listed also if somebody has removed it.
-    fn scan(&self) -> io::Result<HashMap<OsString, Entry>> {
+    fn scan(&self) -> io::Result<Entries> {
         let open = self.entries.iter().filter(|(_, entry)| entry.is_open);
-        let mut found: HashMap<_, _> = open.map(|(name, entry)| (name.clone(), entry.clone())).collect();
-        let files = match std::fs::read_dir(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
-            files => files?,
-        };
-        for file in files {
-            let file = file?;
-            let name = file.file_name();
-            // somebody may remove it just now
-            let Ok(metadata) = file.metadata() else { continue };
-            if !metadata.is_file() || !name.as_encoded_bytes().ends_with(SUFFIX.as_bytes()) || found.contains_key(&name)
-            {
-                continue;
-            }
-            let known = self.entries.get(&name).map(|entry| entry.identity.clone());
-            let identity = known.unwrap_or_else(|| identity(&file.path()));
-            found.insert(name, Entry { identity, bytes: metadata.len(), is_open: false });
-        }
-        Ok(found)
+        let open: Entries = open.map(|(name, entry)| (name.clone(), entry.clone())).collect();
+        let found = list(&self.path, |name| self.entries.get(name).map(|entry| entry.identity.clone()))?;
+        Ok(found.into_iter().chain(open).collect())
     }
 
     fn add(&mut self, name: OsString, entry: Entry) {
@@ -241,6 +234,34 @@ impl Directory {
         }
         self.total.store(self.taken, Ordering::Relaxed);
     }
+}
+
+/// The recordings that are there.
+pub(super) fn entries(directory: &Path) -> Entries {
+    list(directory, |_| None).unwrap_or_else(|error| {
+        warn!(%error, "the recordings cannot be listed");
+        Entries::new()
+    })
+}
+
+/// The same, with the identities that are known.
+fn list(directory: &Path, known: impl Fn(&OsString) -> Option<String>) -> io::Result<Entries> {
+    let mut found = Entries::new();
+    let files = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+        files => files?,
+    };
+    for file in files {
+        let file = file?;
+        let name = file.file_name();
+        // somebody may remove it just now
+        let Ok(metadata) = file.metadata() else { continue };
+        if metadata.is_file() && name.as_encoded_bytes().ends_with(SUFFIX.as_bytes()) {
+            let identity = known(&name).unwrap_or_else(|| identity(&file.path()));
+            found.insert(name, Entry { identity, bytes: metadata.len(), is_open: false });
+        }
+    }
+    Ok(found)
 }
 
 /// Opens a file, and nothing else.

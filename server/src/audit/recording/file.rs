@@ -30,10 +30,10 @@ pub(in crate::audit) struct Recorded {
 /// How the marker begins after which nothing is recorded.
 const ENDS: &str = "the recording ends here: ";
 
-/// Whether a line is that marker.
-fn is_end(line: &[u8]) -> bool {
-    let event = serde_json::from_slice::<(f64, String, String)>(line);
-    event.is_ok_and(|(_, code, text)| code == "m" && text.starts_with(ENDS))
+/// Why a recording was ended, if this line is that marker.
+fn reason_of_end(line: &[u8]) -> Option<String> {
+    let (_, code, text) = serde_json::from_slice::<(f64, String, String)>(line).ok()?;
+    Some(text.strip_prefix(ENDS).filter(|_| code == "m")?.to_owned())
 }
 
 /// A recording as a file.
@@ -54,24 +54,26 @@ impl CastFile {
         Self { file, encoder, written: 0, digest: Context::new(&SHA256), pending: header, is_torn: false }
     }
 
-    /// One that another agent has written to, without the line that it has not finished.
+    /// One that another agent has written to, without the line that it has not finished; and why it was ended, if it was. `works`
+    /// is called while it is read.
     ///
     /// # Errors
-    /// It cannot be read or cut, is empty, or was ended.
-    pub(super) fn resume(file: File, encoder: Encoder) -> io::Result<Self> {
+    /// It cannot be read or cut, or is empty.
+    pub(super) fn resume(file: File, encoder: Encoder, works: impl Fn()) -> io::Result<(Self, Option<String>)> {
         let mut this = Self::new(file, encoder, Vec::new());
-        let (mut reader, mut line, mut is_ended) = (BufReader::new(&this.file), Vec::new(), false);
+        let (mut reader, mut line, mut last) = (BufReader::new(&this.file), Vec::new(), Vec::new());
         while reader.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
             this.digest.update(&line);
             this.written += line.len() as u64;
-            is_ended = is_end(&line);
+            std::mem::swap(&mut line, &mut last);
             line.clear();
+            works();
         }
-        match this.written {
-            0 => Err(io::Error::other("it is empty")),
-            _ if is_ended => Err(io::Error::other("it was ended")),
-            written => this.file.set_len(written).map(|()| this),
+        if this.written == 0 {
+            return Err(io::Error::other("it is empty"));
         }
+        this.file.set_len(this.written)?;
+        Ok((this, reason_of_end(&last)))
     }
 
     /// Bytes of the file and of what is to be written.
@@ -134,12 +136,8 @@ impl CastFile {
         self.flush()
     }
 
-    /// Waits until it is on disk.
-    ///
-    /// # Errors
-    /// It may not be.
-    pub(super) fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+    pub(super) fn into_file(self) -> File {
+        self.file
     }
 
     /// The bytes of the file, and its digest; `None`: what is in it is not known.
@@ -171,7 +169,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.cast");
         std::fs::write(&path, "header\n[0.0, \"o\", \"a\"]\n[0.1, \"o\", \"b").unwrap();
-        let mut file = CastFile::resume(open(&path), Encoder::new(true, false)).unwrap();
+        let resume = || CastFile::resume(open(&path), Encoder::new(true, false), || ());
+        let (mut file, end) = resume().unwrap();
+        assert_eq!(end, None);
         file.add(Duration::from_secs(1), &out("c"), u64::MAX).unwrap();
         file.finish(Duration::from_secs(1)).unwrap();
         let written = "header\n[0.0, \"o\", \"a\"]\n[1.000000, \"o\", \"c\"]\n";
@@ -180,9 +180,11 @@ mod tests {
         assert_eq!(file.digest(), (written.len() as u64, Some(sha256)));
         file.end(Duration::from_secs(2), "full").unwrap();
         file.flush().unwrap();
-        assert!(CastFile::resume(open(&path), Encoder::new(true, false)).is_err(), "it was ended");
+        let digest = file.digest();
+        let (file, end) = resume().unwrap();
+        assert_eq!((file.digest(), end.as_deref()), (digest, Some("full")));
         std::fs::write(&path, "head").unwrap();
-        assert!(CastFile::resume(open(&path), Encoder::new(true, false)).is_err());
+        assert!(resume().is_err());
     }
 
     #[test]

@@ -7,14 +7,17 @@ use telexec_executor::TerminalSize;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::cast::{About, Event};
+use super::directory::Entries;
 use super::file::Recorded;
 use super::shared::Shared;
 
 /// A job for the thread.
 pub(super) enum Job {
     Create(Box<Create>),
-    /// Continue what an earlier agent has begun, with a terminal or without one.
-    Resume(Arc<Shared>, bool),
+    /// What there was when the agent started.
+    Found(Entries),
+    /// Continue what an earlier agent has begun.
+    Resume(Arc<Shared>, Box<About>),
     /// Remove what is too old: all that is in use is known.
     Clean,
     /// What happened this long after the start.

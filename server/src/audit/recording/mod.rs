@@ -1,10 +1,11 @@
 //! Recordings of executions: their input and output with timing, as asciicast v2 in a directory beside the audit log.
 //!
 //! `cast` makes the lines, `file` and `directory` are what is on disk, and what it may take, `writer` is the thread that does each
-//! `job`. `one` is the recording of one execution, `shared` how that waits for the thread. The end of an execution in the audit log
+//! `job`, and `closer` closes files. `one` is the recording of one execution, `shared` how that waits for the thread. The end of an execution in the audit log
 //! has the digest of its file.
 
 mod cast;
+mod closer;
 mod config;
 mod directory;
 mod file;
@@ -27,13 +28,14 @@ use tokio::time::{Instant, timeout_at};
 
 use self::cast::Event;
 pub(super) use self::cast::{About, Header};
+use self::closer::Closer;
 pub use self::config::RecordingsConfig;
 use self::directory::Directory;
 pub(super) use self::directory::{SUFFIX, of_log, open};
 pub(super) use self::file::Recorded;
 use self::job::{Create, Job};
 pub(super) use self::one::{Continuation, Recording};
-use self::shared::{NO_ANSWER, Shared};
+use self::shared::{NO_ANSWER, Shared, Thread};
 use self::writer::{Settings, Writer};
 use super::config::{AuditConfig, WhenFull};
 use super::timestamp::rfc3339;
@@ -53,8 +55,7 @@ pub(super) struct Recordings {
     is_strict: bool,
     /// Bytes of all that are there.
     total: Arc<AtomicU64>,
-    /// Those that are incomplete, since the agent started.
-    failures: Arc<AtomicU64>,
+    thread: Arc<Thread>,
 }
 
 /// How recordings go.
@@ -72,14 +73,18 @@ impl Recordings {
     /// # Errors
     /// There are no more threads.
     pub(super) fn start(config: &AuditConfig, path: &Path) -> io::Result<Self> {
-        let [total, failures] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
-        let (queue, jobs) = mpsc::channel();
+        let (total, thread, (queue, jobs)) = (Arc::default(), Arc::<Thread>::default(), mpsc::channel());
         let directory = Directory::new(of_log(path), config.recordings.clone(), Arc::clone(&total));
         let RecordingsConfig { max_bytes, hidden_input, .. } = config.recordings;
-        let writer = Writer::new(directory, Settings { max_bytes, hidden_input, sync: config.sync });
+        let settings = Settings { max_bytes, hidden_input, sync: config.sync };
+        let writer = Writer::new(directory, settings, Closer::start(config.sync)?, Arc::clone(&thread));
         std::thread::Builder::new().name("recordings".into()).spawn(move || writer.run(&jobs))?;
+        // there may be very many
+        let (found, path) = (queue.clone(), of_log(path));
+        let find = move || drop(found.send(Job::Found(directory::entries(&path))));
+        std::thread::Builder::new().name("recordings-find".into()).spawn(find)?;
         let (slots, is_strict) = (Arc::new(Semaphore::new(MAX_WAITING)), config.when_full == WhenFull::Refuse);
-        Ok(Self { queue, slots, numbers: Arc::default(), is_strict, total, failures })
+        Ok(Self { queue, slots, numbers: Arc::default(), is_strict, total, thread })
     }
 
     /// Begins a recording.
@@ -98,9 +103,11 @@ impl Recordings {
         let (shared, begun) = (self.shared(file), boot_time());
         let (reply, answer) = oneshot::channel();
         let create = Create { shared: Arc::clone(&shared), about: about.clone(), size, timestamp, reply, slot };
+        // dropped before its execution runs, it is discarded
+        let recording = Recording::new(self.queue.clone(), shared, about, begun, size);
         let _ = self.queue.send(Job::Create(Box::new(create)));
         match timeout_at(until, answer).await {
-            Ok(Ok(created)) => created.map(|()| Recording::new(self.queue.clone(), shared, about, begun, size)),
+            Ok(Ok(created)) => created.map(|()| recording),
             Ok(Err(_)) => Err("a fault of the agent".to_owned()),
             Err(_) => Err(no_answer()),
         }
@@ -109,8 +116,9 @@ impl Recordings {
     /// Resumes one that an earlier agent has begun.
     pub(super) fn resume(&self, Continuation { file, about, begun }: Continuation) -> Recording {
         let shared = self.shared(file);
-        let _ = self.queue.send(Job::Resume(Arc::clone(&shared), about.terminal));
+        let _ = self.queue.send(Job::Resume(Arc::clone(&shared), Box::new(about.clone())));
         let recording = Recording::new(self.queue.clone(), shared, about, begun, None);
+        recording.begin();
         recording.add(Event::Marker(RESUMED.to_owned()));
         recording
     }
@@ -122,7 +130,7 @@ impl Recordings {
 
     fn shared(&self, file: String) -> Arc<Shared> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Shared::new(number, file, self.is_strict, Arc::clone(&self.failures)))
+        Arc::new(Shared::new(number, file, self.is_strict, Arc::clone(&self.thread)))
     }
 
     /// Waits until all is written, up to [`WRITE_TIMEOUT`].
@@ -135,7 +143,6 @@ impl Recordings {
     }
 
     pub(super) fn report(&self) -> RecordingsReport {
-        let [bytes, incomplete] = [&self.total, &self.failures].map(|count| count.load(Ordering::Relaxed));
-        RecordingsReport { bytes, incomplete }
+        RecordingsReport { bytes: self.total.load(Ordering::Relaxed), incomplete: self.thread.failures() }
     }
 }

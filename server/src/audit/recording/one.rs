@@ -13,7 +13,7 @@ use telexec_executor::{OutputStream, TerminalSize};
 use super::cast::{About, Event};
 use super::file::Recorded;
 use super::job::{Finish, Job};
-use super::shared::Shared;
+use super::shared::{NO_ANSWER, Shared};
 
 /// What the next agent needs to continue a recording.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -24,7 +24,7 @@ pub(in crate::audit) struct Continuation {
     pub(super) begun: Duration,
 }
 
-/// The recording of one execution. Dropping it closes the file, or removes it if nothing is in it.
+/// The recording of one execution. Dropping it closes the file, or removes it if nothing ran.
 pub(in crate::audit) struct Recording {
     queue: Sender<Job>,
     shared: Arc<Shared>,
@@ -56,6 +56,11 @@ impl Recording {
 
     pub(in crate::audit) fn continuation(&self) -> Continuation {
         Continuation { file: self.file().to_owned(), about: self.about.clone(), begun: self.begun }
+    }
+
+    /// Its execution runs.
+    pub(in crate::audit) fn begin(&self) {
+        self.shared.begin();
     }
 
     /// Its execution has this terminal.
@@ -112,6 +117,12 @@ impl Recording {
         self.shared.is_strict.then(|| self.shared.failed().boxed())
     }
 
+    /// What is known of it while the disk does not answer.
+    pub(in crate::audit) fn unwritten(&self) -> Recorded {
+        let error = self.shared.reason().or_else(|| Some(NO_ANSWER.to_owned()));
+        Recorded { file: self.file().to_owned(), bytes: 0, sha256: None, error, continued: false }
+    }
+
     /// Closes the file, and gives its totals to `then`.
     pub(in crate::audit) fn finish(mut self, then: impl FnOnce(Recorded) + Send + 'static) {
         self.close(Box::new(then));
@@ -137,8 +148,8 @@ impl Drop for Recording {
     fn drop(&mut self) {
         match self.is_closed {
             true => {}
-            false if self.shared.is_unused() => drop(self.queue.send(Job::Discard(self.shared.number))),
-            false => self.close(Box::new(drop)),
+            false if self.shared.has_begun() => self.close(Box::new(drop)),
+            false => drop(self.queue.send(Job::Discard(self.shared.number))),
         }
     }
 }

@@ -4,16 +4,17 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use tracing::warn;
 
-use super::cast::{Encoder, Event, Header};
+use super::cast::{About, Encoder, Event, Header};
+use super::closer::{Close, Closer};
 use super::directory::Directory;
 use super::file::{CastFile, Recorded};
 use super::job::{Create, Finish, Job};
-use super::shared::Shared;
+use super::shared::{Shared, Thread};
 
 /// Jobs that are done before what they add is written.
 const MAX_BATCH: usize = 256;
@@ -27,7 +28,7 @@ pub(super) struct Settings {
     pub(super) max_bytes: u64,
     /// Show hidden input as it is.
     pub(super) hidden_input: bool,
-    /// Wait until files are on disk when they are begun and closed.
+    /// Wait until files are on disk when they are closed.
     pub(super) sync: bool,
 }
 
@@ -86,39 +87,60 @@ pub(super) struct Writer {
     open: HashMap<u64, Open>,
     /// Those with events that are not written.
     dirty: Vec<u64>,
+    /// Those that are begun once it is known what is there; `None`: it is.
+    waiting: Option<Vec<Create>>,
+    /// Closes files where that takes long.
+    closer: Closer,
+    thread: Arc<Thread>,
+    /// When what is too old is removed.
+    cleans_at: Instant,
 }
 
 impl Writer {
-    pub(super) fn new(directory: Directory, settings: Settings) -> Self {
-        Self { directory, settings, open: HashMap::new(), dirty: Vec::new() }
+    pub(super) fn new(directory: Directory, settings: Settings, closer: Closer, thread: Arc<Thread>) -> Self {
+        let (open, dirty, waiting) = (HashMap::new(), Vec::new(), Some(Vec::new()));
+        Self { directory, settings, open, dirty, waiting, closer, thread, cleans_at: Instant::now() + CLEANUP_INTERVAL }
     }
 
     /// Works until there is nobody to give it jobs.
     pub(super) fn run(mut self, jobs: &Receiver<Job>) {
-        self.directory.refresh();
         loop {
-            match jobs.recv_timeout(CLEANUP_INTERVAL) {
+            if self.cleans_at <= Instant::now() {
+                self.clean();
+            }
+            match jobs.recv_timeout(self.cleans_at.saturating_duration_since(Instant::now())) {
                 Ok(first) => {
-                    let mut closed: Vec<oneshot::Sender<()>> = Vec::new();
+                    let mut closed = Vec::new();
                     for job in std::iter::once(first).chain(jobs.try_iter().take(MAX_BATCH)) {
                         closed.extend(self.work(job));
                     }
                     self.flush();
-                    for reply in closed {
-                        let _ = reply.send(());
-                    }
+                    closed.into_iter().for_each(|reply| self.closer.reply(reply));
                 }
-                Err(RecvTimeoutError::Timeout) => self.directory.clean(),
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
+    fn clean(&mut self) {
+        self.directory.clean();
+        self.cleans_at = Instant::now() + CLEANUP_INTERVAL;
+    }
+
     fn work(&mut self, job: Job) -> Option<oneshot::Sender<()>> {
+        self.thread.works();
         match job {
-            Job::Create(create) => self.create(*create),
-            Job::Resume(shared, has_terminal) => self.resume(shared, has_terminal),
-            Job::Clean => self.directory.clean(),
+            Job::Create(create) => match &mut self.waiting {
+                Some(waiting) => waiting.push(*create),
+                None => self.create(*create),
+            },
+            Job::Found(entries) => {
+                self.directory.found(entries);
+                self.waiting.take().into_iter().flatten().for_each(|create| self.create(create));
+            }
+            Job::Resume(shared, about) => self.resume(shared, &about),
+            Job::Clean => self.clean(),
             Job::Event(number, at, event) => self.add(number, at, &event),
             Job::Finish(finish) => self.finish(finish),
             Job::Discard(number) => self.discard(number),
@@ -138,7 +160,7 @@ impl Writer {
         let created = header.and_then(|header| {
             let file = self.directory.create(&shared.file, &identity)?;
             let mut file = CastFile::new(file, encoder, header);
-            let written = file.flush().and_then(|()| if self.settings.sync { self.sync(&file) } else { Ok(()) });
+            let written = file.flush();
             if written.is_err() {
                 self.directory.remove(&shared.file);
             }
@@ -148,29 +170,24 @@ impl Writer {
         let answer = created.map_err(|error| error.to_string()).map(|file| {
             self.open.insert(number, Open::new(shared, Some(file), false));
         });
-        if reply.send(answer).is_err() {
-            self.discard(number);
-        }
+        // dropped there, it is discarded
+        let _ = reply.send(answer);
     }
 
-    fn sync(&self, file: &CastFile) -> io::Result<()> {
-        file.sync().and_then(|()| self.directory.sync())
-    }
-
-    fn resume(&mut self, shared: Arc<Shared>, has_terminal: bool) {
-        let encoder = Encoder::new(has_terminal, self.settings.hidden_input);
-        let resumed = self.directory.reopen(&shared.file).and_then(|file| CastFile::resume(file, encoder));
-        let file = match resumed {
-            Ok(file) => {
+    fn resume(&mut self, shared: Arc<Shared>, about: &About) {
+        let encoder = Encoder::new(about.terminal, self.settings.hidden_input);
+        let reopened = self.directory.reopen(&shared.file, &about.identity);
+        let resumed = reopened.and_then(|file| CastFile::resume(file, encoder, || self.thread.works()));
+        let mut open = Open::new(Arc::clone(&shared), None, true);
+        match resumed {
+            Ok((file, end)) => {
                 self.directory.grown(&shared.file, file.length());
-                Some(file)
+                (open.file, open.is_closed) = (Some(file), end.is_some());
+                end.iter().for_each(|reason| shared.fail(reason));
             }
-            Err(error) => {
-                shared.fail(&format!("it cannot be continued: {error}"));
-                None
-            }
-        };
-        self.open.insert(shared.number, Open::new(shared, file, true));
+            Err(error) => shared.fail(&format!("it cannot be continued: {error}")),
+        }
+        self.open.insert(shared.number, open);
     }
 
     fn add(&mut self, number: u64, at: Duration, event: &Event) {
@@ -202,6 +219,7 @@ impl Writer {
             open.fail(&error, &mut self.directory);
         }
         open.shared.wrote(std::mem::take(&mut open.events));
+        self.thread.works();
     }
 
     fn finish(&mut self, Finish { number, at, then }: Finish) {
@@ -211,17 +229,21 @@ impl Writer {
         let rest = match &mut open.file {
             // that of an execution that was no longer waited for
             _ if open.shared.has_failed() => Err(io::Error::other(open.shared.reason().unwrap_or_default())),
-            Some(file) => file.finish(at).and_then(|()| if self.settings.sync { file.sync() } else { Ok(()) }),
+            Some(file) => file.finish(at),
             None => Ok(()),
         };
         if let Err(error) = rest {
             open.fail(&error, &mut self.directory);
         }
         let Open { shared, file, is_resumed: continued, .. } = open;
-        let (bytes, sha256) = file.map(|file| file.digest()).unwrap_or_default();
-        self.directory.grown(&shared.file, bytes);
+        let (bytes, sha256) = file.as_ref().map(CastFile::digest).unwrap_or_default();
+        if file.is_some() {
+            self.directory.grown(&shared.file, bytes);
+        }
         self.directory.closed(&shared.file);
-        then(Recorded { file: shared.file.clone(), bytes, sha256, error: shared.reason(), continued });
+        let recorded = Recorded { file: shared.file.clone(), bytes, sha256, error: shared.reason(), continued };
+        let file = file.filter(|_| self.settings.sync).map(CastFile::into_file);
+        self.closer.close(Close { file, recorded, then });
     }
 
     fn discard(&mut self, number: u64) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use aws_lc_rs::digest::{Context, SHA256};
 use futures_util::future::BoxFuture;
@@ -14,7 +15,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::{Job, State};
 use crate::audit::command::{clip, clip_line};
 use crate::audit::record::{Body, End, Failure, NotStarted, Origin, Record, Written};
-use crate::audit::recording::{self, Recording, Recordings};
+use crate::audit::recording::{self, Recorded, Recording, Recordings};
 use crate::audit::timestamp::ms;
 use crate::digest::hex;
 
@@ -48,6 +49,8 @@ struct Continuation<O> {
     recording: Option<recording::Continuation>,
 }
 
+/// A recording that is not closed by then is taken not to be: less than the agent waits at its end.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(4);
 /// Its name among those of other observers.
 const STATE: &str = "audit";
 
@@ -145,6 +148,21 @@ impl ExecutionRecorder {
     }
 }
 
+/// The record of an end that waits for what was recorded; no longer than [`FINISH_TIMEOUT`].
+struct PendingEnd {
+    queue: UnboundedSender<Job>,
+    record: Mutex<Option<Record>>,
+}
+
+impl PendingEnd {
+    fn record(&self, recorded: Recorded) {
+        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(record) = record {
+            let _ = self.queue.send(Job::Record(Box::new(record.with_recording(recorded)), None));
+        }
+    }
+}
+
 impl ExecutionObserver for ExecutionRecorder {
     fn state(&self) -> Option<(&'static str, Vec<u8>)> {
         let recording = self.recording.as_ref().map(Recording::continuation);
@@ -154,6 +172,7 @@ impl ExecutionObserver for ExecutionRecorder {
 
     fn started(&self, main: &MainProcess) {
         let _ = self.main.set(main.clone());
+        self.recording.iter().for_each(Recording::begin);
     }
 
     fn terminal(&self, terminal: ObservedTerminal) {
@@ -203,9 +222,14 @@ impl ExecutionObserver for ExecutionRecorder {
         };
         let Some(recording) = self.recording.take() else { return self.record(Body::End(Box::new(end))) };
         let Some(record) = self.queueable(Body::End(Box::new(end))) else { return recording.finish(drop) };
-        let queue = self.queue.clone();
-        recording
-            .finish(move |recorded| drop(queue.send(Job::Record(Box::new(record.with_recording(recorded)), None))));
+        let end = PendingEnd { queue: self.queue.clone(), record: Mutex::new(Some(record)) };
+        let (end, late) = (Arc::new(end), recording.unwritten());
+        let unwaited = Arc::clone(&end);
+        recording.finish(move |recorded| end.record(recorded));
+        tokio::spawn(async move {
+            tokio::time::sleep(FINISH_TIMEOUT).await;
+            unwaited.record(late);
+        });
     }
 
     fn not_started(mut self: Box<Self>, error: &ExecutorError) {

@@ -45,6 +45,8 @@ pub(crate) struct Pump<'a> {
     pub(crate) abandoned: &'a CancellationToken,
     /// What was read.
     pub(crate) totals: &'a Totals,
+    /// Of the stream that is read, and whose output is on its way to the transcript.
+    pub(crate) turn: tokio::sync::Mutex<()>,
 }
 
 /// What was read of standard output and standard error so far. It is right even if the pump is dropped early: a stream
@@ -111,6 +113,11 @@ impl Pump<'_> {
             if !self.wait_readable(&source, &mut tail).await {
                 return Some(source);
             }
+            // what is kept for the next agent, and what readers get, are in the same order
+            let turn = match self.turn.try_lock() {
+                Ok(turn) => turn,
+                Err(_) => self.turn.lock().await,
+            };
             let chunk = match source.read(is_wanted.then(|| self.left(stream))) {
                 Ok(chunk) if chunk.is_empty() => {
                     self.totals.lock(stream).incomplete = false;
@@ -132,7 +139,11 @@ impl Pump<'_> {
             if let Some(tail) = &mut tail {
                 tail.extend(asked.elapsed());
             }
+            if is_wanted && !is_safe {
+                self.transcript.checkpoint().iter().for_each(|checkpoint| checkpoint.retract(chunk.len()));
+            }
             self.forward(is_wanted && is_safe, chunk, stream);
+            drop(turn);
         }
     }
 

@@ -307,6 +307,15 @@ impl Checkpoint {
         read_exact(&self.file, offset, length).map(Bytes::from)
     }
 
+    /// The last so many bytes of output are not to be kept.
+    pub(crate) fn retract(&self, length: usize) {
+        let mut progress = lock(&self.progress);
+        let end = progress.end.saturating_sub(length as u64).max(progress.window.start);
+        if ftruncate(&self.file, OUTPUT_AT + end).is_ok() {
+            progress.end = end;
+        }
+    }
+
     /// What is before `start` is needed no more; of that, so much was dropped of each stream. `at_once`: however little it is.
     pub(crate) fn forget(&self, start: u64, dropped: [u64; 2], at_once: bool) {
         let mut progress = lock(&self.progress);

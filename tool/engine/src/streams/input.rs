@@ -21,7 +21,7 @@ use crate::state::checkpoint::{Checkpoint, Closed};
 use crate::state::input_file::{InputFile, MAX_PIPE_BYTES};
 
 /// The most that observers are shown before the command gets it.
-const PIECE_BYTES: usize = 64 * 1024;
+const PIECE_BYTES: usize = 256 * 1024;
 
 /// Where input goes.
 pub(crate) enum Sink {
@@ -266,6 +266,15 @@ impl<'a> InputWriter<'a> {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
+        // within a line the first one only ends the line
+        let repeats = if self.at_line_start { 1 } else { 2 };
+        let typed = match &self.sink {
+            Sink::Terminal(terminal, _) => vec![terminal.end_of_file(); repeats],
+            Sink::Pipe { .. } | Sink::Closed => Vec::new(),
+        };
+        if !typed.is_empty() && !self.may_write(&typed).await {
+            return;
+        }
         match &self.sink {
             Sink::Terminal(terminal, checkpoint) => {
                 let note = |closed| {
@@ -273,10 +282,7 @@ impl<'a> InputWriter<'a> {
                 };
                 // typed twice it is harmless, and without it the command waits for ever
                 note(Closed::Begun);
-                let end = terminal.end_of_file();
-                // within a line the first one only ends the line
-                let typed: &[u8] = if self.at_line_start { &[end] } else { &[end, end] };
-                let _ = terminal.write(typed, |_| ()).await;
+                let _ = terminal.write(&typed, |_| ()).await;
                 note(Closed::Yes);
             }
             Sink::Pipe { .. } | Sink::Closed => self.sink = Sink::Closed,
