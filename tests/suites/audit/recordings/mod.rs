@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::{Value, json};
 use telexec_executor::{
-    Attach, Command, CommandBuilder, Descendants, Execution, ExecutionId, Executor, ExecutorError, ExitCause, Input,
-    OnDisconnect, TerminalSize,
+    Attach, Command, CommandBuilder, Descendants, Event, Execution, ExecutionId, Executor, ExecutorError, ExitCause,
+    Input, OnDisconnect, OutputStream, Signal, TerminalSize,
 };
 use telexec_tests::{Agent, AgentBuilder, exit_of, run, until, until_output, within};
 
@@ -259,4 +259,58 @@ async fn what_can_be_recorded_no_further_is_ended() {
     let end = audit.end_of(&id).await;
     assert_eq!(end["cause"], "cancelled");
     assert!(end["recording"]["error"].as_str().unwrap().contains("cannot be continued"), "{end}");
+}
+
+/// One that was ended stays so, with the reason.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_agent_does_not_continue_what_was_ended() {
+    let audit = Audit::new();
+    let agent = audit.recording_with("when_full = \"count\"", "max_bytes = 65536").kept().start();
+    let text = "head -c 100000 /dev/zero | tr '\\0' x; echo; echo ready; read -r line; echo $line";
+    let executor = agent.executor().await;
+    let execution = started(&executor, detached(text), "ready\n").await;
+    let id = execution.id().clone();
+    drop(execution);
+    crash_and_wait(&agent).await;
+    let executor = agent.executor().await;
+    let execution = within(executor.attach(&id, Attach::position(0))).await.unwrap();
+    input(&executor, &id, "unrecorded\n").await.unwrap();
+    assert_eq!(exit_of(execution).await.exit_code(), 0);
+    let cast = audit.recorded(&id).await;
+    assert!(!cast.all("o").contains("unrecorded") && !cast.all("i").contains("unrecorded"), "{:?}", cast.all("i"));
+    let end = audit.end_of(&id).await;
+    assert!(end["recording"]["error"].as_str().unwrap().contains("audit.recordings.max_bytes"), "{end}");
+    assert_eq!(end["recording"]["continued"], true);
+}
+
+/// What readers have got of both streams is in the same order for the next agent.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_streams_of_what_is_recorded_stay_in_order() {
+    let audit = Audit::new();
+    let agent = audit.recording("").kept().start();
+    let text = "(while echo out; do :; done) & while echo err >&2; do :; done";
+    let execution = within(agent.executor().await.execute(detached(text).build().unwrap())).await.unwrap();
+    let id = execution.id().clone();
+    let mut before = Vec::new();
+    read(execution, &mut before, 500_000).await;
+    crash_and_wait(&agent).await;
+    let mut after = Vec::new();
+    let execution = within(agent.executor().await.attach(&id, Attach::position(0))).await;
+    read(execution.unwrap(), &mut after, before.len()).await;
+    // the beginning may be kept no more
+    let common = before.iter().zip(&after).filter(|(before, after)| before.is_some() && after.is_some());
+    assert!(common.clone().count() > 0 && common.clone().all(|(before, after)| before == after));
+    within(agent.executor().await.signal(&id, Signal::KILL)).await.unwrap();
+}
+
+/// The byte at each position up to some, and its stream.
+async fn read(mut execution: Execution, bytes: &mut Vec<Option<(OutputStream, u8)>>, most: usize) {
+    use futures_util::StreamExt;
+
+    while bytes.len() < most {
+        if let Event::Output(output) = within(execution.next()).await.unwrap().unwrap() {
+            bytes.resize(output.position as usize, None);
+            bytes.extend(output.data.iter().map(|byte| Some((output.stream, *byte))));
+        }
+    }
 }
