@@ -65,11 +65,13 @@ def connect(forward: telexec.Forward | telexec.aio.Forward) -> socket.socket:
 
 
 def refuses(forward: telexec.Forward | telexec.aio.Forward) -> bool:
-    """An agent hears a moment later that it is to listen no more."""
+    """An agent hears a moment later that it is to listen no more; what connects in that moment may be reset."""
     try:
         connect(forward).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:
+        pass
     return False
 
 
