@@ -2,8 +2,10 @@
 
 use std::fmt::Write;
 use std::io::{self, Read};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::digest::{Context, SHA256, digest};
+use telexec_executor::OutputStream;
 
 /// The SHA-256 of these bytes, in hexadecimal.
 pub(crate) fn sha256(bytes: &[u8]) -> String {
@@ -21,6 +23,38 @@ pub(crate) fn sha256_of(file: &mut impl Read) -> io::Result<String> {
             0 => return Ok(hex(context.finish().as_ref())),
             read => context.update(buffer.get(..read).unwrap_or_default()),
         }
+    }
+}
+
+/// The SHA-256 of each output stream of a command.
+pub(crate) struct OutputDigests {
+    // one task feeds both, so the locks are uncontended
+    stdout: Mutex<Context>,
+    stderr: Mutex<Context>,
+}
+
+impl OutputDigests {
+    /// Of no output.
+    pub(crate) fn new() -> Self {
+        Self { stdout: Mutex::new(Context::new(&SHA256)), stderr: Mutex::new(Context::new(&SHA256)) }
+    }
+
+    /// Adds the next output.
+    pub(crate) fn update(&self, stream: OutputStream, data: &[u8]) {
+        self.of(stream).update(data);
+    }
+
+    /// Of what the command has written so far, in hexadecimal.
+    pub(crate) fn sha256(&self, stream: OutputStream) -> String {
+        hex(self.of(stream).clone().finish().as_ref())
+    }
+
+    fn of(&self, stream: OutputStream) -> MutexGuard<'_, Context> {
+        let context = match stream {
+            OutputStream::Stdout => &self.stdout,
+            OutputStream::Stderr => &self.stderr,
+        };
+        context.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,7 +3,7 @@
 //! The path of a call: `listen` accepts the connection; `tls` and `identity` authenticate the peer (`call::caller`); `http2`
 //! serves it within the limits of `http2::preface`, `http2::message` and `request_memory`, applies `call::deadline` and checks
 //! the certificate again (`tls::client_cert_check`); `rpc` decodes the request; `admission` applies policy, ownership, rate
-//! limits and the `audit` log before the engine of `telexec-engine`. `metrics` counts on the way.
+//! limits and the `audit` log before the engine of `telexec-engine`. `metrics` counts on the way, and `receipts` signs what came of it.
 
 mod address;
 mod admission;
@@ -30,12 +30,14 @@ mod metrics;
 mod named_command;
 mod policy;
 pub mod process;
+mod receipts;
 mod reload;
 mod request_memory;
 mod rpc;
 mod run_as;
 mod scrape;
 mod serve;
+mod timestamp;
 mod tls;
 mod trace;
 

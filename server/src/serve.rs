@@ -41,6 +41,7 @@ use crate::listen::connection_limiter::ConnectionLimiter;
 use crate::listen::pending::{PendingConnection, PendingConnections};
 use crate::listen::{Accepted, Listener, Listeners, Remote};
 use crate::metrics::{HandshakeResult, Metrics, Refusal};
+use crate::receipts::Receipts;
 use crate::reload::Watched;
 use crate::request_memory::RequestMemory;
 use crate::rpc::agent_service::Agent;
@@ -131,6 +132,7 @@ pub async fn serve(
         evaluator,
         named_commands: config.named_commands()?,
         approvals: Approvals::default(),
+        receipts: Receipts::open(config.receipt_key.as_deref())?,
         metrics: metrics.clone(),
         traces: traces.clone(),
     };

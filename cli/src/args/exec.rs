@@ -1,5 +1,6 @@
 //! The command line of `telexec exec`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -32,7 +33,7 @@ Exit codes:
   127    the program, shell or named command was not found
   128+n  killed by signal n; 130 after Ctrl-C
   255    the agent is unreachable or was shut down, or the connection was lost;
-         also instead of 0 if part of the output is missing
+         also instead of 0 if part of the output, or the receipt of --receipt=FILE, is missing
 
 DUR is a number of seconds, or a duration such as 500ms, 10s, 5m, 1h30m.
 SIZE is a number of bytes, or a size such as 512K, 256M, 2GiB; K is 1,024.
@@ -46,7 +47,7 @@ With --json, each line is one of these events; durations are in seconds:
   {\"event\":\"started\",\"execution_id\":…,\"pid\":…,\"start_time\":…}
   {\"event\":\"stdout\",\"position\":…,\"text\":…}     or \"base64\" instead of \"text\", if it is not UTF-8
   {\"event\":\"stderr\",\"position\":…,\"text\":…}     likewise
-  {\"event\":\"exited\",\"cause\":…,\"exit_code\":…,\"signal\":…,\"wall_time\":…,…}
+  {\"event\":\"exited\",\"cause\":…,\"exit_code\":…,\"signal\":…,\"wall_time\":…,\"receipt\":…,…}
   {\"event\":\"promoted\"}                        last, instead of exited: moved to the background
   {\"event\":\"gap\",\"resume_position\":…}         output before this position is no longer available
   {\"event\":\"queued\",\"execution_id\":…}         instead of all others: with -d and --queue",
@@ -99,6 +100,9 @@ pub(crate) struct ExecArgs {
     /// If the policy requires another identity's approval, wait up to this long for it
     #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = parse_timeout)]
     pub(crate) wait_approval: Option<Duration>,
+    /// Have the agent sign what ran and how it ended, and write that to FILE; without FILE: see telexec receipt get
+    #[arg(long, hide_short_help = true, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    pub(crate) receipt: Option<Option<PathBuf>>,
     /// Execution ID to use; repeating a request with the same ID attaches to the first execution
     #[arg(long, hide_short_help = true, value_name = "ID", help_heading = BACKGROUND, value_parser = parse_id)]
     pub(crate) id: Option<ExecutionId>,

@@ -17,6 +17,7 @@ mod forward;
 mod habits;
 pub(crate) mod help;
 mod mcp;
+mod receipt;
 mod ssh;
 mod tool;
 
@@ -44,6 +45,7 @@ pub(crate) use self::fleet::{
 pub(crate) use self::fleet_copy::{FleetCopyArgs, FleetCpArgs, FleetGetArgs};
 pub(crate) use self::forward::{ConnectToArgs, ForwardArgs};
 pub(crate) use self::mcp::{HttpArgs, McpArgs, TypedTarget};
+pub(crate) use self::receipt::{ReceiptAction, ReceiptArgs, ReceiptGetArgs, ReceiptKeyArgs, ReceiptVerifyArgs};
 pub(crate) use self::ssh::SshArgs;
 pub(crate) use self::tool::{ToolArgs, ToolOptions, ToolStyle};
 use crate::config::ConnectArgs;
@@ -158,6 +160,8 @@ unreachable.
 Example:
   telexec reject --reason 'not during the sale' web1 5f0c9a41d2")]
     Reject(ReviewArgs),
+    /// Get and verify receipts: signed statements of what agents have run
+    Receipt(ReceiptArgs),
     /// Manage a private CA, for evaluation and small fleets
     Certs(CertsArgs),
     /// Show the configuration: targets, credentials and groups

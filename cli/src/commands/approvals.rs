@@ -14,13 +14,13 @@ use telexec_executor::ExecutorError;
 use crate::args::{ApprovalsArgs, ReviewArgs};
 use crate::config::ConnectArgs;
 use crate::connect::{call_failure, with_agent};
+use crate::output::quoted::{bytes_quoted, on_a_line, program, rows, words};
 use crate::output::{self, Failure, exit, print_message, printable, short_duration, table};
 use crate::syntax::Destination;
 use crate::terminal;
 
 const HEADING: [&str; 7] = ["ID", "STATE", "EXPIRES", "IDENTITY", "USER", "COMMAND", "REASON"];
 const MAX_COMMAND_WIDTH: usize = 60;
-const KEY_WIDTH: usize = 16;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(args: ApprovalsArgs) -> Result<u8, Failure> {
@@ -152,49 +152,6 @@ fn command(approval: &Approval) -> String {
     }
 }
 
-/// A text that shows as what it is: with control or invisible characters as a word that bash reads as the same text.
-fn on_a_line(text: &str) -> String {
-    if printable(text) == text && !text.starts_with("$'") { text.to_owned() } else { ansi_c_quoted(text) }
-}
-
-/// Words, quoted so that where each of them ends is seen.
-fn words(words: &[String]) -> String {
-    let quoted = words.iter().map(|word| match printable(word) == *word {
-        true => shlex::try_quote(word).map_or_else(|_| ansi_c_quoted(word), |word| word.into_owned()),
-        false => ansi_c_quoted(word),
-    });
-    quoted.collect::<Vec<_>>().join(" ")
-}
-
-/// `$'…'` of bash(1).
-fn ansi_c_quoted(text: &str) -> String {
-    bytes_quoted(text.as_bytes())
-}
-
-fn bytes_quoted(bytes: &[u8]) -> String {
-    let mut quoted = "$'".to_owned();
-    for chunk in bytes.utf8_chunks() {
-        quote(chunk.valid(), &mut quoted);
-        chunk.invalid().iter().for_each(|byte| quoted.push_str(&format!("\\x{byte:02x}")));
-    }
-    quoted + "'"
-}
-
-fn quote(text: &str, quoted: &mut String) {
-    for c in text.chars() {
-        match c {
-            '\n' => quoted.push_str("\\n"),
-            '\t' => quoted.push_str("\\t"),
-            '\\' | '\'' => quoted.extend(['\\', c]),
-            c if c.is_ascii_control() => quoted.push_str(&format!("\\x{:02x}", u32::from(c))),
-            c if printable(c.encode_utf8(&mut [0; 4])) != c.to_string() => {
-                quoted.push_str(&format!("\\U{:08x}", u32::from(c)));
-            }
-            c => quoted.push(c),
-        }
-    }
-}
-
 /// All that there is to it.
 fn in_full(approval: &Approval) -> String {
     let known = rows([
@@ -241,37 +198,7 @@ fn what_runs(approval: &Approval, request: &ExecuteRequest) -> String {
         ("no new privs", yes(request.no_new_privileges)),
         ("named command", on_a_line(&approval.named_command)),
     ]);
-    let lines: Vec<_> = match request.argv.as_slice() {
-        [] if request.command.split('\n').all(|line| printable(line) == line) => request.command.split('\n').collect(),
-        [] => return options + &row("quoted", &ansi_c_quoted(&request.command)),
-        argv => return options + &row("program", &words(argv)),
-    };
-    let mut keys = std::iter::once("command").chain(std::iter::repeat(""));
-    options + &lines.iter().map(|line| row(keys.next().unwrap_or_default(), line)).collect::<String>()
-}
-
-/// A line for each that has a value, which shows as what it is.
-fn rows<const N: usize>(rows: [(&str, String); N]) -> String {
-    let shown = rows.iter().filter(|(_, value)| !value.is_empty());
-    shown.map(|(key, value)| row(key, value)).collect()
-}
-
-/// A line, folded here: folded by the terminal, its end could look like the beginning of another one.
-fn row(key: &str, value: &str) -> String {
-    let key = if key.is_empty() { String::new() } else { format!("{key}:") };
-    let room = terminal::output_width().unwrap_or(usize::MAX).saturating_sub(KEY_WIDTH + 2).max(20);
-    let (mut text, mut used) = (format!("{key:KEY_WIDTH$}"), 0);
-    for c in value.chars() {
-        // as wide as it may be
-        let width = if c.is_ascii() { 1 } else { 2 };
-        if used + width > room {
-            text.push_str(&format!("\n{:KEY_WIDTH$}… ", ""));
-            used = 0;
-        }
-        text.push(c);
-        used += width;
-    }
-    text + "\n"
+    options + &program(&request.command, &request.argv)
 }
 
 fn yes(flag: bool) -> String {

@@ -8,7 +8,7 @@ use telexec_client::Agent;
 use telexec_executor::TerminalSize;
 use telexec_executor::{Command, CommandBuilder, Event, Execution, ExecutionId, ExecutorError, OnDisconnect};
 
-use super::{approvals, program};
+use super::{approvals, program, receipt};
 use crate::args::ExecArgs;
 use crate::config::Config;
 use crate::connect::{self, Link, call_failure, with_agent};
@@ -33,15 +33,15 @@ pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
     match (done, running) {
         (Ok(ending), Some(id)) if !args.detach => {
             let code = ending.report(&args.agent.target, &attach_hint(&args, &id));
-            if let FollowEnd::Exited { exited, .. } = &ending
-                && exit::is_timeout_of_agent(exited, args.timeout)
-            {
+            let FollowEnd::Exited { exited, .. } = &ending else { return Ok(code) };
+            if exit::is_timeout_of_agent(exited, args.timeout) {
                 print_message(&format!(
                     "{}: this timeout is set by the agent's configuration or policy",
                     args.agent.target
                 ));
             }
-            Ok(code)
+            let file = args.receipt.as_ref().and_then(Option::as_ref);
+            Ok(file.map_or(code, |file| receipt::save(file, &args.agent.target, exited, code)))
         }
         (Ok(_), _) => Ok(0),
         (Err(failure), Some(id)) if args.survives_disconnect() => {
@@ -95,6 +95,10 @@ fn check(args: &ExecArgs) -> Result<(), Failure> {
             "local: the agent ends with this process, so nothing can run in the background",
         )
         .hint(Some("to run a command in the background, use the target of a permanent agent")));
+    }
+    if args.detach && matches!(args.receipt, Some(Some(_))) {
+        return Err(Failure::message(exit::USAGE, "--receipt=FILE: with -d telexec does not wait for the receipt")
+            .hint(Some("use --receipt alone, and later: telexec receipt get TARGET ID")));
     }
     if !args.command.is_given() && !args.stdin {
         return Err(Failure::message(exit::USAGE, "no program given: -t alone starts none")
@@ -197,6 +201,7 @@ pub(crate) fn command(args: &ExecArgs, size: Option<TerminalSize>) -> Result<Com
     }
     in_background(builder, args)
         .accepts_input(args.stdin)
+        .receipt(args.receipt.is_some())
         .build()
         .map_err(|error| Failure::new(exit::REFUSED, &error).context(&args.agent.target))
 }

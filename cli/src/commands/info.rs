@@ -108,5 +108,6 @@ pub(super) fn as_json(info: &AgentInfo) -> serde_json::Value {
         "certificate_expire_time": certificate_expire_time(info),
         "ended_executions": info.ended_executions,
         "refusals": info.refusals,
+        "receipt_key": Some(&info.receipt_key).filter(|key| !key.is_empty()),
     })
 }

@@ -22,6 +22,7 @@ mod mcp;
 mod named_commands;
 mod program;
 mod ps;
+mod receipt;
 mod source;
 mod ssh;
 mod tool;
@@ -63,6 +64,7 @@ pub(crate) fn run(cli: Cli) -> u8 {
         Subcommand::Approvals(args) => run_single_threaded(args.connect.log_level, approvals::run(args)),
         Subcommand::Approve(args) => run_single_threaded(args.connect.log_level, approvals::approve(args)),
         Subcommand::Reject(args) => run_single_threaded(args.connect.log_level, approvals::reject(args)),
+        Subcommand::Receipt(args) => run_single_threaded(args.log_level(), receipt::run(args.action)),
         Subcommand::Certs(args) => certs::run(args.action).map(|()| 0),
         Subcommand::Config(args) => config::run(args.action),
         Subcommand::Completions { shell } => completions::print(shell).map(|()| 0),

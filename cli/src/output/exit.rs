@@ -134,6 +134,7 @@ mod tests {
             system_time: Duration::ZERO,
             max_rss_bytes: 0,
             usage: telexec_executor::Usage::default(),
+            receipt: None,
             stdout: StreamTotals::default(),
             stderr: StreamTotals::default(),
             surviving_processes: 0,

@@ -83,6 +83,8 @@ pub(crate) struct Exited<'a> {
     surviving_processes: u32,
     working_directory: Option<&'a str>,
     end_time: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    receipt: Option<&'a str>,
 }
 
 /// `null`: not counted.
@@ -179,6 +181,7 @@ impl<'a> From<&'a telexec_executor::Exited> for Exited<'a> {
             surviving_processes: exited.surviving_processes,
             working_directory: exited.working_directory.as_deref(),
             end_time: time(exited.end_time),
+            receipt: exited.receipt.as_deref(),
         }
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod exit;
 mod failure;
 pub(crate) mod json;
 mod last_lines;
+pub(crate) mod quoted;
 mod table;
 mod words;
 mod writer;

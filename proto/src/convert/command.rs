@@ -71,6 +71,7 @@ pub fn command_from_wire(request: ExecuteRequest, deadline: Option<Instant>) -> 
         .max_output_bytes(request.max_output_bytes)
         .merge_output(request.merge_output)
         .no_new_privileges(request.no_new_privileges)
+        .receipt(request.receipt)
         .limits(limits_from_wire(request.limits.unwrap_or_default()))
         .labels(request.labels)
         .report_working_directory(request.report_working_directory)
@@ -120,6 +121,7 @@ pub fn command_to_wire(command: &Command) -> ExecuteRequest {
         disconnect_grace: grace_to_wire(command.disconnect_grace()),
         merge_output: command.merge_output(),
         no_new_privileges: command.no_new_privileges(),
+        receipt: command.receipt(),
     }
 }
 
@@ -277,7 +279,7 @@ mod tests {
             size in prop::option::of((1..=65_535u32, 1..=65_535u32)),
             yield_after in prop::option::of(0..10_000_000u64),
             grace in 0..10_000u64,
-            flags in any::<[bool; 5]>(),
+            flags in any::<[bool; 6]>(),
             reason in ".{0,16}",
         ) {
             let command = user.into_iter().fold(Command::argv(argv), CommandBuilder::user);
@@ -292,6 +294,7 @@ mod tests {
                 .disconnect_grace(std::time::Duration::from_millis(grace))
                 .merge_output(flags[3])
                 .no_new_privileges(flags[4])
+                .receipt(flags[5])
                 .limits(ResourceLimits { memory_bytes, max_processes, cpus })
                 .envs(env)
                 .stdin(stdin)

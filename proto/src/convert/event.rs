@@ -88,6 +88,7 @@ pub fn exited_to_wire(exited: Exited) -> v1::Exited {
         working_directory: exited.working_directory.unwrap_or_default(),
         end_time: Some(exited.end_time.into()),
         usage: usage_to_wire(exited.usage),
+        receipt: exited.receipt.as_deref().unwrap_or_default().to_owned(),
     }
 }
 
@@ -118,6 +119,7 @@ pub(super) fn exited_from_wire(wire: v1::Exited) -> Result<Exited, ExecutorError
         working_directory: Some(wire.working_directory).filter(|path| !path.is_empty()),
         end_time: reported_time(wire.end_time),
         usage: usage_from_wire(wire.usage),
+        receipt: Some(wire.receipt).filter(|receipt| !receipt.is_empty()).map(Into::into),
     })
 }
 
@@ -185,6 +187,7 @@ mod tests {
                     written_bytes: None,
                     peak_processes: Some(10),
                 },
+                receipt: Some("{}".into()),
             });
             assert_eq!(event_from_wire(event_to_wire(event.clone(), &ExecutionId::generate())).unwrap(), event);
         }

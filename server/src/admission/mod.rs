@@ -31,6 +31,7 @@ use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::named_command::{NamedCommands, Resolved};
 use crate::policy::{Decision, Detail, Facts, PolicyFile, Subject};
+use crate::receipts::Receipts;
 use crate::reload::Watched;
 use crate::trace::Traces;
 
@@ -45,6 +46,7 @@ pub(crate) struct Stack {
     pub(crate) evaluator: PolicyEvaluator,
     pub(crate) named_commands: NamedCommands,
     pub(crate) approvals: Approvals,
+    pub(crate) receipts: Receipts,
     pub(crate) metrics: Metrics,
     pub(crate) traces: Traces,
 }
@@ -61,7 +63,7 @@ impl Stack {
                 .map(|(execution, recorder)| {
                     // what has ended was counted by the agent that it ended under
                     let counter = execution.exited.is_none().then(|| self.metrics.observer(Instant::now())).flatten();
-                    counter.into_iter().chain(recorder).collect()
+                    counter.into_iter().chain(recorder).chain(self.receipts.continued(execution)).collect()
                 })
                 .collect()
         });

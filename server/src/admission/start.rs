@@ -100,6 +100,7 @@ impl Guarded {
         };
         let recorded = audit.record_start(&self.call, &id, &command, &analysis, &decision).await;
         let recorder = recorded.map_err(|error| (Refusal::Audit, error))?;
+        let receipt = self.stack.receipts.observer(&self.call, &id, &command, &decision);
         let holder: Box<dyn ExecutionObserver> = Box::new(ReservationHolder { reservation, kept });
         let grant = Grant {
             identity: permission.owner().to_owned(),
@@ -107,7 +108,7 @@ impl Guarded {
             allowance: decision.allowance,
             trace: None,
             connection: self.call.connection.clone(),
-            observers: recorder.into_iter().chain(iter::once(holder)).collect(),
+            observers: recorder.into_iter().chain(receipt).chain(iter::once(holder)).collect(),
             stdin: None,
             is_internal: false,
             // the approval is for one start

@@ -12,8 +12,8 @@ use super::config::Commands;
 use super::json;
 use super::key::Key;
 use super::redact::Redact;
-use super::timestamp::{ms, rfc3339};
 use crate::analysis::CommandAnalysis;
+use crate::timestamp::{ms, rfc3339};
 
 /// The limit for a text, or for all arguments together. Each byte may take six in a line.
 const MAX_COMMAND: usize = 96 * 1024;
@@ -247,7 +247,7 @@ pub(super) fn clip_to(limit: usize, text: &str) -> String {
 }
 
 /// The same by the bytes that it takes in a line.
-pub(super) fn clip_line(limit: u64, text: &str) -> String {
+pub(crate) fn clip_line(limit: u64, text: &str) -> String {
     let mut taken = 0;
     let end = text.char_indices().find(|(_, c)| {
         // without the quotes

@@ -18,7 +18,7 @@ pub(super) fn to_line(value: &impl Serialize) -> io::Result<Vec<u8>> {
 }
 
 /// The length of that line in bytes.
-pub(super) fn length(value: &impl Serialize) -> u64 {
+pub(crate) fn length(value: &impl Serialize) -> u64 {
     let mut counted = Counted(0);
     // a counting writer does not fail
     let _ = value.serialize(&mut Serializer::with_formatter(&mut counted, Ascii));

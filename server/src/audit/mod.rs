@@ -32,7 +32,6 @@ mod syslog;
 mod tail;
 #[cfg(test)]
 mod tests;
-mod timestamp;
 pub mod verify;
 mod volume;
 mod writer;
@@ -51,8 +50,10 @@ use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
 
+pub(crate) use self::command::clip_line;
 use self::command::{Asked, CommandDescriber};
 pub use self::config::{AuditConfig, Commands, WhenFull};
+pub(crate) use self::json::length as json_length;
 use self::key::Key;
 pub use self::key::digest;
 use self::log::Log;

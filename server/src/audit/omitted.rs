@@ -7,7 +7,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 
 use super::record::{Body, Omitted, Origin, Record};
-use super::timestamp::rfc3339;
+use crate::timestamp::rfc3339;
 
 /// From the first omitted record to the one with the totals.
 pub(super) const DELAY: Duration = Duration::from_secs(10);

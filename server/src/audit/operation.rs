@@ -8,10 +8,10 @@ use telexec_executor::{ExecutionId, ExecutorError, Signal};
 use super::command::{clip, clip_line};
 use super::json;
 use super::record::{Failure, clip_name};
-use super::timestamp::ms;
 use crate::call::{Call, Rpc};
 use crate::identity::Identity;
 use crate::policy::{Endpoint, FileUse, PortUse};
+use crate::timestamp::ms;
 
 /// An operation on an execution.
 #[derive(Clone, Copy, Debug, Default)]

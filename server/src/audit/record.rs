@@ -13,10 +13,10 @@ use super::json;
 use super::operation::{FileRecord, ForwardRecord, OperationRecord};
 use super::recording::Recorded;
 use super::rejected::RejectedPeer;
-use super::timestamp::rfc3339;
 use crate::call::Call;
 use crate::call::caller::Caller;
 use crate::policy::Decision;
+use crate::timestamp::rfc3339;
 
 /// A record without the fields of the chain.
 #[derive(Debug)]
@@ -329,6 +329,9 @@ pub(super) struct End {
     pub(super) survivors: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) recording: Option<Recorded>,
+    /// Of the receipt that its caller has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) receipt_sha256: Option<String>,
 }
 
 /// What a command wrote to one of its streams.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use telexec_executor::InvalidCommand;
+use telexec_receipt::KeyError;
 
 use crate::invalid::InvalidSetting;
 use crate::policy::PolicyError;
@@ -51,6 +52,14 @@ pub enum ConfigError {
     /// The certificates cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The key of receipts cannot be used.
+    #[error("receipt_key: {path} cannot be used")]
+    ReceiptKey {
+        /// The key's file.
+        path: PathBuf,
+        /// The cause.
+        source: KeyError,
+    },
     /// The policy cannot be used.
     #[error(transparent)]
     Policy(#[from] PolicyError),

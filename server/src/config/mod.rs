@@ -20,6 +20,7 @@ use crate::invalid::InvalidSetting;
 use crate::listen::tcp::protection;
 use crate::named_command::{NamedCommandConfig, NamedCommands};
 use crate::policy::{AgentFacts, PolicyFile, Roles};
+use crate::receipts::Receipts;
 use crate::reload::Source;
 use crate::request_memory::Limits;
 use crate::tls::TlsFiles;
@@ -73,6 +74,8 @@ pub struct Config {
     pub identities: Option<BTreeMap<PathBuf, Vec<String>>>,
     /// The policy, in Cedar. Default: every authenticated caller may run commands, and do anything with its own.
     pub policy: Option<PathBuf>,
+    /// The private key (Ed25519, PKCS#8 in PEM) that signs receipts. Default: commands that ask for one are refused.
+    pub receipt_key: Option<PathBuf>,
     /// Roles for the policy: each with patterns of identities.
     pub roles: BTreeMap<String, Vec<String>>,
     /// Named commands: what callers may run by its name, such as `@restart-web web-3`. Default: none.
@@ -244,6 +247,7 @@ impl Default for Config {
             client_crl: None,
             identities: None,
             policy: None,
+            receipt_key: None,
             roles: BTreeMap::new(),
             commands: BTreeMap::new(),
             socket_mode: SocketMode::default(),
@@ -312,7 +316,7 @@ impl Config {
     /// The audit log's stays as it is: that one has to be absolute.
     fn with_paths_below(mut self, directory: &Path) -> Self {
         let tls = [&mut self.tls_cert, &mut self.tls_key, &mut self.client_ca, &mut self.client_crl];
-        let others = tls.into_iter().chain([&mut self.policy, &mut self.state_dir]).flatten();
+        let others = tls.into_iter().chain([&mut self.policy, &mut self.receipt_key, &mut self.state_dir]).flatten();
         for path in others.chain(self.audit.syslog.iter_mut().flat_map(SyslogConfig::paths)) {
             *path = directory.join(&*path);
         }
@@ -382,6 +386,7 @@ impl Config {
             check_protection(listen, tls.as_ref(), true).map_err(ConfigError::of_metrics)?;
         }
         self.named_commands()?;
+        Receipts::open(self.receipt_key.as_deref())?;
         if let Some(policy) = self.policy_file()? {
             policy.load()?;
         }

@@ -131,7 +131,8 @@ pub fn check(config: &Config, name: &str) -> Result<(), AgentUserError> {
 
 /// What the agent reads, beside its configuration.
 fn files(config: &Config) -> Vec<PathBuf> {
-    let files = [&config.tls_cert, &config.tls_key, &config.client_ca, &config.client_crl, &config.policy];
+    let files =
+        [&config.tls_cert, &config.tls_key, &config.client_ca, &config.client_crl, &config.policy, &config.receipt_key];
     let syslog = config.audit.syslog.iter().flat_map(|syslog| [&syslog.ca, &syslog.cert, &syslog.key]);
     files.into_iter().chain(syslog).flatten().cloned().collect()
 }

@@ -61,6 +61,7 @@ impl AgentService for Agent {
             ended_executions: self.stack.metrics.ended(),
             refusals: self.stack.metrics.refusals(),
             named_commands: self.stack.named_commands.list(),
+            receipt_key: self.stack.receipts.public_key(),
         };
         counted(&call.reservation, answer)
     }

@@ -59,6 +59,17 @@ pub trait ExecutionObserver: Send + Sync {
         None
     }
 
+    /// Whether it gives a [`receipt`](Self::receipt). A command that asks for one is not started without such an observer.
+    fn gives_receipt(&self) -> bool {
+        false
+    }
+
+    /// The receipt of what ended like this, for [`Exited::receipt`]: asked for just before [`ended`](Self::ended).
+    fn receipt(&self, exited: &Exited) -> Option<Arc<str>> {
+        let _ = exited;
+        None
+    }
+
     /// Its main process has ended, and no more output comes. Its readers get that after this.
     fn ended(self: Box<Self>, exited: &Exited) {
         let _ = exited;
@@ -153,6 +164,14 @@ impl Observers {
             true => std::future::pending().await,
             false => drop(select_all(all).await),
         }
+    }
+
+    pub(crate) fn give_receipt(&self) -> bool {
+        self.0.iter().any(|observer| observer.gives_receipt())
+    }
+
+    pub(crate) fn receipt(&self, exited: &Exited) -> Option<Arc<str>> {
+        self.0.iter().find_map(|observer| catch_unwind(AssertUnwindSafe(|| observer.receipt(exited))).ok().flatten())
     }
 
     pub(crate) fn ended(&mut self, exited: &Exited) {

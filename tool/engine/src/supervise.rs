@@ -139,6 +139,9 @@ impl Supervisor {
         running: &mut Option<Main>,
         answer: &mut impl FnMut(Result<Started, ExecutorError>),
     ) -> Result<Concluded, NotStarted> {
+        if command.receipt() && !self.observers.give_receipt() {
+            return Err(NotStarted::Failed(no_receipts()));
+        }
         let checkpoint = self.checkpoint(&command).map_err(prepare)?;
         let Streams { ends, command_ends, held } =
             streams::open(&command, stdin, checkpoint.as_ref()).map_err(prepare)?;
@@ -410,6 +413,7 @@ impl Supervisor {
         let [stdout_dropped, stderr_dropped] = self.record.transcript.seal();
         exited.stdout.dropped_bytes += stdout_dropped;
         exited.stderr.dropped_bytes += stderr_dropped;
+        exited.receipt = self.observers.receipt(&exited);
         self.observers.ended(&exited);
         let (Self { shared, record, tracked, permit, .. }, containment) = (self, &main.containment);
         shared.registry.ended(&record, exited.clone(), lingers);
@@ -461,8 +465,14 @@ impl Supervisor {
             working_directory,
             end_time: SystemTime::now(),
             usage,
+            receipt: None,
         }
     }
+}
+
+fn no_receipts() -> ExecutorError {
+    let reason = "this agent signs no receipts: its configuration has no receipt_key; nothing ran";
+    ExecutorError::Unsupported { field: "receipt".into(), reason: reason.into() }
 }
 
 fn number(pid: Pid) -> u32 {

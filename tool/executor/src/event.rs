@@ -1,5 +1,6 @@
 //! What an execution reports while it runs.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -84,6 +85,9 @@ pub struct Exited {
     pub end_time: SystemTime,
     /// What all its processes together have used until then.
     pub usage: Usage,
+    /// With [`crate::Command::receipt`]: what has run and how it ended, signed by the agent: an in-toto statement in a DSSE
+    /// envelope.
+    pub receipt: Option<Arc<str>>,
 }
 
 /// What all processes of an execution together have used, also those that nobody waited for: what its cgroup has counted.

@@ -167,6 +167,7 @@ pub(crate) fn exited(cause: ExitCause) -> Exited {
         user_time: Duration::ZERO,
         system_time: Duration::ZERO,
         max_rss_bytes: 0,
+        receipt: None,
         usage: Usage::default(),
         stdout: StreamTotals::default(),
         stderr: StreamTotals::default(),

@@ -11,7 +11,7 @@ use telexec_executor::{OutputStream, TerminalSize};
 use time::OffsetDateTime;
 
 use crate::audit::json;
-use crate::audit::timestamp::rfc3339;
+use crate::timestamp::rfc3339;
 
 /// What a byte takes at most in a line: `\ufffd`.
 const MAX_BYTES_OF_BYTE: usize = 6;

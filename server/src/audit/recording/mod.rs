@@ -38,8 +38,8 @@ pub(super) use self::one::{Continuation, Recording};
 use self::shared::{NO_ANSWER, Shared, Thread};
 use self::writer::{Settings, Writer};
 use super::config::{AuditConfig, WhenFull};
-use super::timestamp::rfc3339;
 use super::{MAX_WAITING, WRITE_TIMEOUT};
+use crate::timestamp::rfc3339;
 
 /// What a resumed recording says to who plays it.
 const RESUMED: &str = "the agent was restarted: the last input and output before this may be missing";

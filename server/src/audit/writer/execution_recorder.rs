@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use aws_lc_rs::digest::{Context, SHA256};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use telexec_engine::{ContinuedExecution, ExecutionObserver, MainProcess, ObservedTerminal};
@@ -16,8 +15,8 @@ use super::{Job, State};
 use crate::audit::command::{clip, clip_line};
 use crate::audit::record::{Body, End, Failure, NotStarted, Origin, Record, Written};
 use crate::audit::recording::{self, Recorded, Recording, Recordings};
-use crate::audit::timestamp::ms;
-use crate::digest::hex;
+use crate::digest::{OutputDigests, sha256};
+use crate::timestamp::ms;
 
 /// Bytes of the line for the directory; the record of the start has the requested one.
 const MAX_DIRECTORY: u64 = 512;
@@ -33,8 +32,8 @@ pub(in crate::audit) struct ExecutionRecorder {
     /// The number of its start's record, once written.
     start: Option<u64>,
     main: OnceLock<MainProcess>,
-    /// Of standard output and standard error, if recorded. One task feeds both, so the locks are uncontended.
-    digests: Option<[Mutex<Context>; 2]>,
+    /// If recorded.
+    digests: Option<OutputDigests>,
     /// Of what it is sent and what it writes, if the policy asks for that.
     recording: Option<Recording>,
     is_recorded: bool,
@@ -83,8 +82,7 @@ impl ExecutionRecorder {
         containment: &'static str,
         with_digests: bool,
     ) -> Self {
-        let digests = with_digests.then(|| [(); 2].map(|()| Mutex::new(Context::new(&SHA256))));
-        let main = OnceLock::new();
+        let (digests, main) = (with_digests.then(OutputDigests::new), OnceLock::new());
         Self { queue, state, origin, id, containment, start: None, main, digests, recording: None, is_recorded: false }
     }
 
@@ -128,23 +126,12 @@ impl ExecutionRecorder {
     }
 
     fn written(&self, stream: OutputStream, totals: &StreamTotals) -> Written {
-        let digest = |context: &Mutex<Context>| {
-            hex(context.lock().unwrap_or_else(PoisonError::into_inner).clone().finish().as_ref())
-        };
         Written {
             bytes: totals.bytes,
             dropped_bytes: totals.dropped_bytes,
             incomplete: totals.incomplete,
-            sha256: self.digest(stream).map(digest),
+            sha256: self.digests.as_ref().map(|digests| digests.sha256(stream)),
         }
-    }
-
-    fn digest(&self, stream: OutputStream) -> Option<&Mutex<Context>> {
-        let [stdout, stderr] = self.digests.as_ref()?;
-        Some(match stream {
-            OutputStream::Stdout => stdout,
-            OutputStream::Stderr => stderr,
-        })
     }
 }
 
@@ -193,9 +180,7 @@ impl ExecutionObserver for ExecutionRecorder {
 
     fn output(&self, stream: OutputStream, data: &[u8]) {
         self.recording.iter().for_each(|recording| recording.output(stream, data));
-        if let Some(context) = self.digest(stream) {
-            context.lock().unwrap_or_else(PoisonError::into_inner).update(data);
-        }
+        self.digests.iter().for_each(|digests| digests.update(stream, data));
     }
 
     fn ended(mut self: Box<Self>, exited: &Exited) {
@@ -219,6 +204,7 @@ impl ExecutionObserver for ExecutionRecorder {
             containment: self.containment,
             survivors: exited.surviving_processes,
             recording: None,
+            receipt_sha256: exited.receipt.as_deref().map(|receipt| sha256(receipt.as_bytes())),
         };
         let Some(recording) = self.recording.take() else { return self.record(Body::End(Box::new(end))) };
         let Some(record) = self.queueable(Body::End(Box::new(end))) else { return recording.finish(drop) };

@@ -146,6 +146,7 @@ impl Registry {
             working_directory: command.working_directory().map(str::to_owned),
             user: command.user().map(str::to_owned),
             terminal: command.terminal().is_some(),
+            receipt: command.receipt(),
         };
         let fingerprint = command.execution_id().map(|_| command.fingerprint(&owner.identity));
         let key = Key::new(&asked.identity, command.execution_id().unwrap_or(fresh));

@@ -102,6 +102,7 @@ pub(crate) struct Asked {
     pub(crate) working_directory: Option<String>,
     pub(crate) user: Option<String>,
     pub(crate) terminal: bool,
+    pub(crate) receipt: bool,
 }
 
 /// The channels to a running command.
@@ -419,7 +420,16 @@ impl Record {
     pub(super) fn size(&self) -> usize {
         let labels: usize = self.labels.iter().map(|(key, value)| key.len() + value.len() + 8).sum();
         // a directory is no longer than PATH_MAX, and usually far shorter
-        self.asked.program.bytes() + labels + 1024
+        self.asked.program.bytes() + labels + self.receipt_bytes() + 1024
+    }
+
+    fn receipt_bytes(&self) -> usize {
+        match &*lock(&self.state) {
+            State::Lingering(_, _, exited) | State::Exited(_, exited) => {
+                exited.receipt.as_ref().map_or(0, |text| text.len())
+            }
+            State::Starting | State::Running(..) => 0,
+        }
     }
 
     /// About how much memory it takes after its end.

@@ -178,6 +178,12 @@ impl CommandBuilder {
         self
     }
 
+    /// See [`Command::receipt`].
+    pub fn receipt(mut self, receipt: bool) -> Self {
+        self.options.receipt = receipt;
+        self
+    }
+
     /// Adds labels. Keys match the grammar of [`ExecutionId`]; values have at most 256 bytes.
     pub fn labels(mut self, labels: impl IntoIterator<Item = (String, String)>) -> Self {
         self.options.labels.extend(labels);

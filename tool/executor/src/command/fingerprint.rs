@@ -47,6 +47,7 @@ pub(super) fn of(identity: &str, program: &Program, options: &Options) -> Finger
         max_output_bytes,
         merge_output,
         no_new_privileges,
+        receipt,
         labels,
         report_working_directory,
         descendants,
@@ -81,6 +82,7 @@ pub(super) fn of(identity: &str, program: &Program, options: &Options) -> Finger
     digest.time("disconnect_grace", Some(*disconnect_grace).filter(|grace| !grace.is_zero()));
     digest.flag("merge_output", *merge_output);
     digest.flag("no_new_privileges", *no_new_privileges);
+    digest.flag("receipt", *receipt);
     digest.flag("reuse_running", *duplicate_policy == DuplicatePolicy::ReuseRunning);
     digest.flag("kill_descendants", *descendants == Descendants::Kill);
     digest.flag("report_working_directory", *report_working_directory);
@@ -195,6 +197,7 @@ mod tests {
             full().disconnect_grace(Duration::from_secs(1)),
             full().merge_output(true),
             full().no_new_privileges(true),
+            full().receipt(true),
         ];
         for other in others {
             assert_ne!(hex(other), hex(full()));

@@ -82,7 +82,7 @@ pub enum DuplicatePolicy {
     #[default]
     StartNew,
     /// It is not started: [`crate::ExecutorError::AlreadyRunning`]. The same is a command of the same identity with the same
-    /// program or text, directory, shell, login, terminal and user.
+    /// program or text, directory, shell, login, terminal, user and receipt.
     ReuseRunning,
 }
 
@@ -107,6 +107,7 @@ struct Options {
     max_output_bytes: u64,
     merge_output: bool,
     no_new_privileges: bool,
+    receipt: bool,
     labels: BTreeMap<String, String>,
     report_working_directory: bool,
     descendants: Descendants,
@@ -281,6 +282,11 @@ impl Command {
     /// none; see PR_SET_NO_NEW_PRIVS in prctl(2). Default: no.
     pub fn no_new_privileges(&self) -> bool {
         self.options.no_new_privileges
+    }
+
+    /// Its exit comes with a receipt, signed by the agent: [`crate::Exited::receipt`].
+    pub fn receipt(&self) -> bool {
+        self.options.receipt
     }
 
     /// For the caller's own use.

@@ -52,6 +52,9 @@ pub(in crate::recovery) struct Asked {
     working_directory: Option<String>,
     user: Option<String>,
     terminal: bool,
+    /// Earlier agents did not write it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    receipt: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -88,6 +91,9 @@ struct Exit {
     /// Earlier agents did not write it.
     #[serde(default, skip_serializing_if = "Usage::is_unknown")]
     usage: Usage,
+    /// Likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    receipt: Option<String>,
 }
 
 #[derive(Default, PartialEq, Serialize, Deserialize)]
@@ -247,23 +253,23 @@ pub(in crate::recovery) fn fingerprint(text: &str) -> io::Result<Fingerprint> {
 
 impl From<&registry::Asked> for Asked {
     fn from(asked: &registry::Asked) -> Self {
-        let registry::Asked { identity, program, working_directory, user, terminal } = asked.clone();
+        let registry::Asked { identity, program, working_directory, user, terminal, receipt } = asked.clone();
         let command = match Arc::unwrap_or_clone(program.get()) {
             Program::Shell { text, shell, login } => Command::Shell { text, shell, login },
             Program::Argv(argv) => Command::Argv(argv),
         };
-        Self { identity, command, working_directory, user, terminal }
+        Self { identity, command, working_directory, user, terminal, receipt }
     }
 }
 
 impl From<Asked> for registry::Asked {
     fn from(asked: Asked) -> Self {
-        let Asked { identity, command, working_directory, user, terminal } = asked;
+        let Asked { identity, command, working_directory, user, terminal, receipt } = asked;
         let program = match command {
             Command::Shell { text, shell, login } => Program::Shell { text, shell, login },
             Command::Argv(argv) => Program::Argv(argv),
         };
-        Self { identity, program: KeptProgram::new(program), working_directory, user, terminal }
+        Self { identity, program: KeptProgram::new(program), working_directory, user, terminal, receipt }
     }
 }
 
@@ -299,6 +305,7 @@ impl From<&Exited> for Exit {
             working_directory: exited.working_directory.clone(),
             end_time: exited.end_time.into(),
             usage: exited.usage.into(),
+            receipt: exited.receipt.as_deref().map(str::to_owned),
         }
     }
 }
@@ -320,6 +327,7 @@ impl Exit {
             working_directory: self.working_directory,
             end_time: self.end_time.moment()?,
             usage: self.usage.usage()?,
+            receipt: self.receipt.map(Into::into),
         })
     }
 }

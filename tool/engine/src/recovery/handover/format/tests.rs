@@ -11,7 +11,7 @@ fn moment(seconds: u64) -> SystemTime {
 fn asked(program: Program) -> registry::Asked {
     let (working_directory, user) = (Some("/srv".into()), Some("build".into()));
     let program = KeptProgram::new(program);
-    registry::Asked { identity: "unix:uid=0".into(), program, working_directory, user, terminal: true }
+    registry::Asked { identity: "unix:uid=0".into(), program, working_directory, user, terminal: true, receipt: false }
 }
 
 fn ended(id: &str, cause: ExitCause) -> Ended {
@@ -44,6 +44,7 @@ fn ended(id: &str, cause: ExitCause) -> Ended {
             working_directory: Some("/tmp".into()),
             end_time: moment(1_000_000_001),
             usage: telexec_executor::Usage::default(),
+            receipt: None,
         },
         output: Printed {
             end: 23,

@@ -1,4 +1,4 @@
-//! Times and durations in records.
+//! Times and durations in records and receipts.
 
 use std::num::NonZero;
 use std::time::Duration;
@@ -11,13 +11,13 @@ const MICROSECONDS: EncodedConfig =
     Config::DEFAULT.set_time_precision(TimePrecision::Second { decimal_digits: NonZero::new(6) }).encode();
 
 /// RFC 3339 in UTC, with microseconds.
-pub(super) fn rfc3339(time: OffsetDateTime) -> String {
+pub(crate) fn rfc3339(time: OffsetDateTime) -> String {
     // RFC 3339 has no years of five digits
     time.format(&Iso8601::<MICROSECONDS>).unwrap_or_default()
 }
 
 /// Whole milliseconds.
-pub(super) fn ms(duration: Duration) -> u64 {
+pub(crate) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
