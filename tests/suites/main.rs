@@ -33,6 +33,7 @@ mod policy;
 mod python;
 mod races;
 mod reapi;
+mod receipts;
 mod refusals;
 mod resume;
 mod ssh;

@@ -94,12 +94,14 @@ fn show(args: &ReceiptVerifyArgs) -> Result<(), Failure> {
     let envelope = read(&args.receipt)?;
     let invalid = |error| Failure::new(NOT_VALID, &error).context(args.receipt.display());
     let statement = verify(&envelope, &keys).map_err(invalid)?;
+    let by = |key: &PublicKey| verify(&envelope, std::slice::from_ref(key)).is_ok();
+    let signer = args.key.iter().zip(&keys).find(|(_, key)| by(key)).map(|(path, _)| path.display().to_string());
     for (name, file) in [(STDOUT, &args.stdout), (STDERR, &args.stderr)] {
         file.iter().try_for_each(|file| compare(&statement, name, file))?;
     }
     let text = match args.json {
         true => serde_json::to_string(&statement).map(|line| line + "\n"),
-        false => Ok(as_text(&statement)),
+        false => Ok(as_text(&signer.unwrap_or_default(), &statement)),
     };
     output::print(text.map_err(|error| Failure::new(NOT_VALID, &error))?.as_bytes())
 }
@@ -142,10 +144,11 @@ fn sha256(path: &Path) -> io::Result<String> {
     Ok(context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-fn as_text(statement: &Statement) -> String {
+fn as_text(signer: &str, statement: &Statement) -> String {
     let Receipt { execution_id, agent, caller, policy, request, start, end, agent_restarted } = &statement.predicate;
     let policy = policy.clone().unwrap_or_default();
     let asked = rows([
+        ("signed by", on_a_line(signer)),
         ("agent", format!("{} (telexec {})", on_a_line(&agent.host), on_a_line(&agent.version))),
         ("execution", on_a_line(execution_id)),
         ("identity", format!("{} ({})", on_a_line(&caller.identity), on_a_line(&caller.transport))),

@@ -23,6 +23,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("login", "--login"),
     ("merge_output", "--merge"),
     ("no_new_privileges", "--no-new-privileges"),
+    ("receipt", "--receipt"),
     ("on_disconnect", "--on-disconnect"),
     ("position", "--from"),
     ("reason", "--reason"),

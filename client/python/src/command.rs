@@ -34,7 +34,7 @@ impl Command {
     #[new]
     #[pyo3(signature = (command, *, input=None, interactive=false, timeout=None, env=None, clear_env=false, cwd=None,
         user=None, limits=None, detach=false, merge=false, shell=None, login=false, terminal=None, kill_grace=None,
-        kill_descendants=false, no_new_privileges=false, max_output=None, labels=None, reason=None, id=None))]
+        kill_descendants=false, no_new_privileges=false, receipt=false, max_output=None, labels=None, reason=None, id=None))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords")]
     fn new(
         command: Words,
@@ -54,6 +54,7 @@ impl Command {
         kill_grace: Option<f64>,
         kill_descendants: bool,
         no_new_privileges: bool,
+        receipt: bool,
         max_output: Option<u64>,
         labels: Option<Texts>,
         reason: Option<String>,
@@ -72,6 +73,7 @@ impl Command {
             .login(login)
             .merge_output(merge)
             .no_new_privileges(no_new_privileges)
+            .receipt(receipt)
             .labels(labels.map(|labels| labels.0).unwrap_or_default())
             .reason(reason.unwrap_or_default())
             .max_output_bytes(max_output.unwrap_or_default())

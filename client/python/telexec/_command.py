@@ -29,6 +29,7 @@ class Options(TypedDict, total=False):
     terminal, merge: (columns, rows) of a terminal; standard error goes where standard output goes
     detach, kill_descendants: it runs on without a caller; nothing that it started runs on after it
     no_new_privileges: programs that it executes, such as sudo, cannot raise its privileges
+    receipt: the agent signs what ran and how it ended, for `Exit.receipt`
     max_output: bytes of output after which the rest is dropped
     labels, reason, id: for lists, for the audit log, and a name: the same command under the same id runs once
     """
@@ -59,6 +60,8 @@ class Options(TypedDict, total=False):
     kill_descendants: bool
     #: Programs that it executes, such as sudo, cannot raise its privileges.
     no_new_privileges: bool
+    #: The agent signs what ran and how it ended: `Exit.receipt`.
+    receipt: bool
     #: Bytes of output after which the rest is dropped.
     max_output: int
     labels: Mapping[str, str]

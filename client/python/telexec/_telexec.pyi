@@ -37,6 +37,7 @@ class Command:
         kill_grace: float | None = None,
         kill_descendants: bool = False,
         no_new_privileges: bool = False,
+        receipt: bool = False,
         max_output: int | None = None,
         labels: Mapping[str, str] | None = None,
         reason: str | None = None,

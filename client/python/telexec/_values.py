@@ -70,6 +70,8 @@ class Exit:
     #: Processes that it left running.
     surviving_processes: int
     usage: Usage
+    #: With `receipt`: an in-toto statement in a DSSE envelope, as JSON; see `telexec receipt verify`.
+    receipt: str | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ async fn every_subcommand_has_help_that_tells_only_of_what_is_there() {
         seen.push(line.join(" "));
     }
     seen.sort();
-    let all = "|approvals|approve|attach|certs|certs crl|certs enroll|certs init|certs issue|certs list|certs renew|certs revoke|certs serve|certs show|certs token|check|commands|completions|config|config path|config show|connect|cp|exec|fleet|fleet attach|fleet cp|fleet get|fleet info|fleet kill|fleet ping|fleet ps|forward|info|input|kill|logs|man|mcp|ping|ps|reject|ssh|tool|wait";
+    let all = "|approvals|approve|attach|certs|certs crl|certs enroll|certs init|certs issue|certs list|certs renew|certs revoke|certs serve|certs show|certs token|check|commands|completions|config|config path|config show|connect|cp|exec|fleet|fleet attach|fleet cp|fleet get|fleet info|fleet kill|fleet ping|fleet ps|forward|info|input|kill|logs|man|mcp|ping|ps|receipt|receipt get|receipt key|receipt keygen|receipt verify|reject|ssh|tool|wait";
     assert_eq!(seen.join("|"), all);
 }
 

@@ -24,6 +24,7 @@ mod input;
 mod logs;
 mod lying_agent;
 mod named_commands;
+mod receipt;
 mod reconnect;
 mod terminal;
 mod tool;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use telexec_tests::Certs;
 
 use super::telexecd;
+use crate::receipts::Key;
 
 fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("deploy")
@@ -44,12 +45,15 @@ fn is_table(line: &str) -> bool {
 /// What is commented out in it, `# key = value`, is no less true, and goes before what is not.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_example_configuration_is_valid_with_what_is_commented_out() {
-    let certs = Certs::new();
+    let (certs, receipts) = (Certs::new(), Key::new());
     let mut text = std::fs::read_to_string(deploy().join("telexecd.toml")).unwrap();
     // these are not there either
-    for (name, file) in
-        [("logs-ca.pem", certs.ca.cert()), ("web1.pem", certs.agent.cert), ("web1.key", certs.agent.key)]
-    {
+    for (name, file) in [
+        ("logs-ca.pem", certs.ca.cert()),
+        ("web1.pem", certs.agent.cert),
+        ("web1.key", certs.agent.key),
+        ("receipt.key", receipts.path()),
+    ] {
         text = text.replace(&format!("/etc/telexec/{name}"), file.to_str().unwrap());
     }
     let (mut lines, mut in_table) = (Vec::<&str>::new(), false);

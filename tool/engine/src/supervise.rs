@@ -471,7 +471,7 @@ impl Supervisor {
 }
 
 fn no_receipts() -> ExecutorError {
-    let reason = "this agent signs no receipts: its configuration has no receipt_key; nothing ran";
+    let reason = "cannot be given here: the agent's configuration has no receipt_key; nothing ran";
     ExecutorError::Unsupported { field: "receipt".into(), reason: reason.into() }
 }
 

@@ -69,7 +69,7 @@ impl CommandTemplate {
             builder = builder.execution_id(id).on_disconnect(OnDisconnect::Detach).yield_after(Duration::ZERO);
         }
         let fleet = self.fleet.iter().map(|fleet| (LABEL.to_owned(), fleet.to_string()));
-        builder.accepts_input(args.stdin).labels(fleet).build()
+        builder.accepts_input(args.stdin).receipt(args.receipt).labels(fleet).build()
     }
 }
 

@@ -43,6 +43,9 @@ impl Outdir {
                 *open = None;
                 let record = outcome.json_line(&host.name).map_err(io::Error::other)?;
                 std::fs::write(directory.join("exit.json"), record)?;
+                if let Some(receipt) = outcome.exited.as_ref().and_then(|exited| exited.receipt.as_ref()) {
+                    std::fs::write(directory.join("receipt"), format!("{receipt}\n"))?;
+                }
             }
             Event::Started(_) | Event::Gap(_) => {}
         }
