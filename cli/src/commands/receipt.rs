@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use aws_lc_rs::digest::{Context, SHA256};
 use telexec_executor::Exited;
@@ -122,7 +122,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 /// Whether a file has what the receipt has the digest of.
-fn compare(statement: &Statement, name: &str, path: &PathBuf) -> Result<(), Failure> {
+fn compare(statement: &Statement, name: &str, path: &Path) -> Result<(), Failure> {
     let digest = sha256(path).map_err(|error| Failure::new(exit::USAGE, &error).context(path.display()))?;
     let why = match statement.sha256(name) {
         None => format!("the receipt does not say what was written to {name}: the agent was restarted meanwhile"),

@@ -181,7 +181,7 @@ impl<'a> From<&'a telexec_executor::Exited> for Exited<'a> {
             surviving_processes: exited.surviving_processes,
             working_directory: exited.working_directory.as_deref(),
             end_time: time(exited.end_time),
-            receipt: exited.receipt.as_deref(),
+            receipt: exited.receipt.as_ref().map(|receipt| receipt.as_str()),
         }
     }
 }

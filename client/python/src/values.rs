@@ -71,7 +71,7 @@ pub(crate) fn exit(py: Python<'_>, id: &str, exited: &Exited) -> PyResult<Py<PyA
         ("dropped_bytes", (exited.stdout.dropped_bytes + exited.stderr.dropped_bytes).into_bound_py_any(py)?),
         ("surviving_processes", exited.surviving_processes.into_bound_py_any(py)?),
         ("usage", usage(py, &exited.usage)?.into_bound(py)),
-        ("receipt", exited.receipt.as_deref().into_bound_py_any(py)?),
+        ("receipt", exited.receipt.as_ref().map(|receipt| receipt.as_str()).into_bound_py_any(py)?),
     ];
     made(py, "Exit", fields)
 }

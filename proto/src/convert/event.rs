@@ -1,5 +1,7 @@
 //! `ExecutionEvent` and [`Event`].
 
+use std::sync::Arc;
+
 use telexec_executor::{Event, ExecutionId, ExecutionInfo, ExecutorError, ExitCause, Exited, Output, OutputStream};
 use telexec_executor::{Signal, Started, StreamTotals, Usage};
 
@@ -88,7 +90,7 @@ pub fn exited_to_wire(exited: Exited) -> v1::Exited {
         working_directory: exited.working_directory.unwrap_or_default(),
         end_time: Some(exited.end_time.into()),
         usage: usage_to_wire(exited.usage),
-        receipt: exited.receipt.as_deref().unwrap_or_default().to_owned(),
+        receipt: exited.receipt.as_deref().cloned().unwrap_or_default(),
     }
 }
 
@@ -119,7 +121,7 @@ pub(super) fn exited_from_wire(wire: v1::Exited) -> Result<Exited, ExecutorError
         working_directory: Some(wire.working_directory).filter(|path| !path.is_empty()),
         end_time: reported_time(wire.end_time),
         usage: usage_from_wire(wire.usage),
-        receipt: Some(wire.receipt).filter(|receipt| !receipt.is_empty()).map(Into::into),
+        receipt: Some(wire.receipt).filter(|receipt| !receipt.is_empty()).map(Arc::new),
     })
 }
 
@@ -187,7 +189,7 @@ mod tests {
                     written_bytes: None,
                     peak_processes: Some(10),
                 },
-                receipt: Some("{}".into()),
+                receipt: Some(Arc::new("{}".to_owned())),
             });
             assert_eq!(event_from_wire(event_to_wire(event.clone(), &ExecutionId::generate())).unwrap(), event);
         }

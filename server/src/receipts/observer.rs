@@ -68,7 +68,7 @@ impl ExecutionObserver for ReceiptObserver {
         true
     }
 
-    fn receipt(&self, exited: &Exited) -> Option<Arc<str>> {
+    fn receipt(&self, exited: &Exited) -> Option<Arc<String>> {
         Some(sign(&self.complete(exited), &self.signer.key).ok()?.into())
     }
 }

@@ -144,7 +144,7 @@ async fn unusable_keys_are_refused() {
     let file = directory.path().join("receipt.key");
     let start = |file: &Path| Agent::builder().config(format!("receipt_key = {file:?}")).try_start();
     let refused = |file: &Path, why: &str| {
-        let refused = start(file).err().expect("it is refused");
+        let Err(refused) = start(file) else { panic!("it starts") };
         assert!(refused.log.contains(why), "{}", refused.log);
         refused.log
     };

@@ -65,7 +65,7 @@ pub trait ExecutionObserver: Send + Sync {
     }
 
     /// The receipt of what ended like this, for [`Exited::receipt`]: asked for just before [`ended`](Self::ended).
-    fn receipt(&self, exited: &Exited) -> Option<Arc<str>> {
+    fn receipt(&self, exited: &Exited) -> Option<Arc<String>> {
         let _ = exited;
         None
     }
@@ -170,7 +170,7 @@ impl Observers {
         self.0.iter().any(|observer| observer.gives_receipt())
     }
 
-    pub(crate) fn receipt(&self, exited: &Exited) -> Option<Arc<str>> {
+    pub(crate) fn receipt(&self, exited: &Exited) -> Option<Arc<String>> {
         self.0.iter().find_map(|observer| catch_unwind(AssertUnwindSafe(|| observer.receipt(exited))).ok().flatten())
     }
 

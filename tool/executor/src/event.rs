@@ -10,6 +10,7 @@ use crate::{ExecutionId, Signal};
 /// One step of an execution: [`Started`](Event::Started) first, [`Exited`](Event::Exited) or
 /// [`Promoted`](Event::Promoted) last and once.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "an execution has one of the large ones")]
 pub enum Event {
     /// The command runs.
     Started(Started),
@@ -87,7 +88,7 @@ pub struct Exited {
     pub usage: Usage,
     /// With [`crate::Command::receipt`]: what has run and how it ended, signed by the agent: an in-toto statement in a DSSE
     /// envelope.
-    pub receipt: Option<Arc<str>>,
+    pub receipt: Option<Arc<String>>,
 }
 
 /// What all processes of an execution together have used, also those that nobody waited for: what its cgroup has counted.

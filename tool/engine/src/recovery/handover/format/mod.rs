@@ -305,7 +305,7 @@ impl From<&Exited> for Exit {
             working_directory: exited.working_directory.clone(),
             end_time: exited.end_time.into(),
             usage: exited.usage.into(),
-            receipt: exited.receipt.as_deref().map(str::to_owned),
+            receipt: exited.receipt.as_deref().cloned(),
         }
     }
 }
