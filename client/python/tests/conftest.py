@@ -59,8 +59,12 @@ class Daemon:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.log = directory / "log"
+        self.receipt_key = directory / "receipt.pub"
+        key = subprocess.run([PROGRAMS / "telexec", "receipt", "keygen", directory / "receipt.key"], check=True, capture_output=True)
+        self.receipt_key.write_bytes(key.stdout)
+        (directory / "telexecd.toml").write_text('receipt_key = "receipt.key"\n')
         self.process = subprocess.Popen(
-            [PROGRAMS / "telexecd", "--listen", self.uri, "--listen", f"tcp://127.0.0.1:{self.port}",
+            [PROGRAMS / "telexecd", "--config", "telexecd.toml", "--listen", self.uri, "--listen", f"tcp://127.0.0.1:{self.port}",
              "--tls-cert", self.certs / "agent.pem", "--tls-key", self.certs / "agent.key",
              "--client-ca", self.certs / "ca.pem"],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.log.open("wb"), cwd=directory,

@@ -1,7 +1,11 @@
 """Commands that are run to their end."""
 
+import json
+import pathlib
+import subprocess
+
 import pytest
-from conftest import MARK, Daemon
+from conftest import MARK, PROGRAMS, Daemon
 
 import telexec
 
@@ -56,6 +60,18 @@ def test_usage_is_of_the_whole_tree(agent: telexec.Agent) -> None:
     usage = agent.run("(sh -c 'i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done' &) | cat").exit.usage
     assert usage.user_time is None or usage.user_time > 0.01, usage
     assert repr(usage).startswith(f"Usage(user_time={usage.user_time}, system_time="), usage
+
+
+def test_receipts_are_verified(daemon: Daemon, agent: telexec.Agent, tmp_path: pathlib.Path) -> None:
+    assert agent.run("true").exit.receipt is None
+    result = agent.run(["printf", "a b"], receipt=True)
+    receipt, stdout = tmp_path / "receipt", tmp_path / "stdout"
+    receipt.write_text(result.exit.receipt or "")
+    stdout.write_bytes(result.stdout)
+    verify = [PROGRAMS / "telexec", "receipt", "verify", "--key", daemon.receipt_key, "--stdout", stdout, "--json", receipt]
+    statement = json.loads(subprocess.run(verify, check=True, capture_output=True).stdout)
+    assert statement["predicate"]["request"]["argv"] == ["printf", "a b"]
+    assert statement["predicate"]["executionId"] == result.exit.id
 
 
 def test_check_raises(agent: telexec.Agent) -> None:

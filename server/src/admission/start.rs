@@ -80,8 +80,9 @@ impl Guarded {
         }
         let Decided { command, analysis, decision, facts, refusal: _ } = decided;
         let audit = &self.stack.audit;
-        // where there is a policy, the request is kept to be judged again
-        let kept = if facts.is_some() { usize::MAX } else { request_memory::kept(&command) };
+        // where there is a policy, the request is kept to be judged again; and what a receipt says of it is a copy
+        let is_kept = facts.is_some() || command.receipt();
+        let kept = if is_kept { usize::MAX } else { request_memory::kept(&command) };
         let reservation = Arc::new(self.call.reservation.take());
         let judged = facts.map(|facts| Judged { facts, _reservation: Arc::clone(&reservation) });
         let id = command.execution_id().cloned().unwrap_or_else(ExecutionId::generate);

@@ -91,6 +91,18 @@ fn what_agents_of_this_version_wrote_is_read() {
     assert_eq!(read(GOLDEN.as_bytes()).unwrap(), all());
 }
 
+/// Earlier versions have none, and refuse such a file.
+#[test]
+fn receipts_are_kept() {
+    let mut ended = ended("signed", ExitCause::Exited(0));
+    ended.asked.receipt = true;
+    ended.exited.receipt = Some(Arc::new("{}".to_owned()));
+    let mut written = Vec::new();
+    write(&mut written, &[ended]).unwrap();
+    let read = read(&*written).unwrap();
+    assert!(read[0].asked.receipt && read[0].exited.receipt.as_deref().is_some_and(|receipt| receipt == "{}"));
+}
+
 #[test]
 fn what_is_out_of_range_is_refused() {
     let faults = [
