@@ -22,7 +22,7 @@ With --json, one object per line; what is not set is null or empty, and request 
               \"clear_environment\":…,\"stdin\":…,\"stdin_base64\":…,\"accepts_input\":…,\"terminal\":…,\"reason\":…,
               \"labels\":{…},\"detached\":…,\"yield_after\":…,\"timeout\":…,\"kill_grace\":…,\"disconnect_grace\":…,
               \"limits\":{…},\"max_output_bytes\":…,\"merge_output\":…,\"report_working_directory\":…,
-              \"kills_descendants\":…,\"reuses_running\":…,\"no_new_privileges\":…}}",
+              \"kills_descendants\":…,\"reuses_running\":…,\"no_new_privileges\":…,\"receipt\":…}}",
     after_help = "\
 Exit codes: 0 listed, 2 invalid command line or configuration, 125 refused by the agent, or no such request, 255 the agent is \
 unreachable.

@@ -196,6 +196,7 @@ fn what_runs(approval: &Approval, request: &ExecuteRequest) -> String {
         ("descendants", if kills_descendants(request) { "killed".to_owned() } else { String::new() }),
         ("duplicates", if reuses_running(request) { "reused".to_owned() } else { String::new() }),
         ("no new privs", yes(request.no_new_privileges)),
+        ("receipt", yes(request.receipt)),
         ("named command", on_a_line(&approval.named_command)),
     ]);
     options + &program(&request.command, &request.argv)
@@ -291,6 +292,7 @@ fn as_json(approval: &Approval) -> Value {
             "kills_descendants": kills_descendants(request),
             "reuses_running": reuses_running(request),
             "no_new_privileges": request.no_new_privileges,
+            "receipt": request.receipt,
         })
     });
     json!({
