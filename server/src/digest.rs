@@ -17,13 +17,14 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
 /// # Errors
 /// It cannot be read.
 pub(crate) fn sha256_of(file: &mut impl Read) -> io::Result<String> {
-    let (mut context, mut buffer) = (Context::new(&SHA256), vec![0; 64 * 1024]);
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(hex(context.finish().as_ref())),
-            read => context.update(buffer.get(..read).unwrap_or_default()),
-        }
-    }
+    telexec_receipt::sha256(file)
+}
+
+/// The SHA-256 of these one after the other, in hexadecimal.
+pub(crate) fn sha256_of_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
+    let mut context = Context::new(&SHA256);
+    parts.into_iter().for_each(|part| context.update(part));
+    hex(context.finish().as_ref())
 }
 
 /// The SHA-256 of each output stream of a command.

@@ -33,7 +33,7 @@ Exit codes:
   127    the program, shell or named command was not found
   128+n  killed by signal n; 130 after Ctrl-C
   255    the agent is unreachable or was shut down, or the connection was lost;
-         also instead of 0 if part of the output, or the receipt of --receipt=FILE, is missing
+         also instead of 0 if part of the output, or the receipt of --receipt-file, is missing
 
 DUR is a number of seconds, or a duration such as 500ms, 10s, 5m, 1h30m.
 SIZE is a number of bytes, or a size such as 512K, 256M, 2GiB; K is 1,024.
@@ -100,9 +100,12 @@ pub(crate) struct ExecArgs {
     /// If the policy requires another identity's approval, wait up to this long for it
     #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = parse_timeout)]
     pub(crate) wait_approval: Option<Duration>,
-    /// Have the agent sign what ran and how it ended, and write that to FILE; without FILE: see telexec receipt get
-    #[arg(long, hide_short_help = true, value_name = "FILE", num_args = 0..=1, require_equals = true)]
-    pub(crate) receipt: Option<Option<PathBuf>>,
+    /// Have the agent sign what ran and how it ended, for --json and telexec receipt get
+    #[arg(long, hide_short_help = true)]
+    pub(crate) receipt: bool,
+    /// The same, and write the receipt to FILE
+    #[arg(long, hide_short_help = true, value_name = "FILE", conflicts_with_all = ["detach", "yield_after"])]
+    pub(crate) receipt_file: Option<PathBuf>,
     /// Execution ID to use; repeating a request with the same ID attaches to the first execution
     #[arg(long, hide_short_help = true, value_name = "ID", help_heading = BACKGROUND, value_parser = parse_id)]
     pub(crate) id: Option<ExecutionId>,
@@ -124,6 +127,11 @@ pub(crate) enum DisconnectPolicy {
 }
 
 impl ExecArgs {
+    /// Whether the agent is to sign a receipt.
+    pub(crate) fn wants_receipt(&self) -> bool {
+        self.receipt || self.receipt_file.is_some()
+    }
+
     /// Whether keys typed here go to a terminal there.
     pub(crate) fn interactive(&self) -> bool {
         self.stdin && self.tty && !self.detach

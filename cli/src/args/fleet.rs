@@ -253,7 +253,7 @@ pub(crate) struct OutputArgs {
     /// Maximum output to keep per host until it is printed, with -b, -B, -L and --diff
     #[arg(long, hide_short_help = true, value_name = "SIZE", default_value = "16M", value_parser = parse_size)]
     pub(crate) keep: u64,
-    /// Also write DIR/HOST/stdout, stderr and exit.json; with --receipt, receipt, too
+    /// Also write DIR/HOST/stdout, stderr and exit.json, and with --receipt receipt
     #[arg(long, hide_short_help = true, value_name = "DIR")]
     pub(crate) outdir: Option<PathBuf>,
     /// Print events as JSON lines

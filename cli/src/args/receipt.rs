@@ -5,22 +5,22 @@ use std::path::PathBuf;
 use clap::Args;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::agent::{AgentArg, AnyAgentArg, ExecutionArg};
+use super::agent::{AgentArg, ExecutionArg};
 use crate::config::ConnectArgs;
 
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "\
 A receipt says who asked for what, what ran where and as whom, when, how it ended, and the SHA-256 of the command and of its \
-output, signed with the key of the agent. It is an in-toto statement in a DSSE envelope, which other programs verify, too. It has \
-the text or the arguments of the command, but neither values of variables nor input or output.
+output, signed with the key of the agent. It is an in-toto statement in a DSSE envelope, which other programs can verify too. It \
+contains the text or the arguments of the command, but no values of variables, no input and no output.
 
 An agent signs receipts if its configuration has a receipt_key: the file that telexec receipt keygen makes. Whoever has that file \
 can forge receipts.",
     after_help = "\
 Examples:
   telexec receipt key web1 > web1.pub
-  telexec exec --receipt=build.receipt web1 make -C /srv/app > build.log
+  telexec exec --receipt-file build.receipt web1 make -C /srv/app > build.log
   telexec receipt verify --key web1.pub --stdout build.log build.receipt"
 )]
 pub(crate) struct ReceiptArgs {
@@ -44,7 +44,7 @@ pub(crate) enum ReceiptAction {
     /// Verify a receipt, and show what it says
     #[command(
         after_help = "\
-Exit codes: 0 valid, 1 not signed by any of the keys or not of these files, 2 invalid command line, or a file cannot be read.
+Exit codes: 0 valid, 1 not valid, or a file does not match, 2 invalid command line, or a file cannot be read.
 
 Examples:
   telexec receipt verify --key web1.pub build.receipt
@@ -52,15 +52,15 @@ Examples:
         after_long_help = "\
 That a receipt is valid does not mean that its command was successful, or that it is the one you expect: compare what it says.
 
-With --json, prints the statement: its names are those of https://in-toto.io/Statement/v1, with a predicate of type \
+With --json, prints the statement as it was signed: its names are those of https://in-toto.io/Statement/v1, with a predicate of type \
 urn:telexec:receipt:v1."
     )]
     Verify(ReceiptVerifyArgs),
     /// Print the receipt of an execution that has ended
     #[command(after_help = "\
-The execution must have been started with --receipt. Agents remember executions for an hour, unless configured otherwise.
+The execution must have been started with --receipt (of exec or fleet) or --receipt-file. Agents remember executions for an hour, unless configured otherwise.
 
-Exit codes: 0 printed, 1 it has no receipt, 2 invalid command line or configuration, 125 refused by the agent, or no such \
+Exit codes: 0 printed, 1 it has no receipt, or has not ended, 2 invalid command line or configuration, 125 refused by the agent, or no such \
 execution, 255 the agent is unreachable.
 
 Example:
@@ -94,7 +94,7 @@ pub(crate) struct ReceiptVerifyArgs {
     /// The receipt; - is standard input
     #[arg(value_name = "RECEIPT")]
     pub(crate) receipt: PathBuf,
-    /// Public key of the agent, in PEM; may be repeated: one of them must have signed it
+    /// Public keys of agents, in PEM; may be repeated: one of them must have signed it
     #[arg(long, required = true, value_name = "FILE")]
     pub(crate) key: Vec<PathBuf>,
     /// Compare the standard output with this file
@@ -121,7 +121,7 @@ pub(crate) struct ReceiptGetArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ReceiptKeyArgs {
     #[command(flatten)]
-    pub(crate) agent: AnyAgentArg,
+    pub(crate) agent: AgentArg,
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
 }

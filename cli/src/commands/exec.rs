@@ -8,7 +8,8 @@ use telexec_client::Agent;
 use telexec_executor::TerminalSize;
 use telexec_executor::{Command, CommandBuilder, Event, Execution, ExecutionId, ExecutorError, OnDisconnect};
 
-use super::{approvals, program, receipt};
+use super::receipt::ReceiptFile;
+use super::{approvals, program};
 use crate::args::ExecArgs;
 use crate::config::Config;
 use crate::connect::{self, Link, call_failure, with_agent};
@@ -27,21 +28,24 @@ pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
     if args.detach && args.connect.queue.is_some() {
         return enqueue(&args).await;
     }
+    let receipt = args.receipt_file.as_deref().map(ReceiptFile::create).transpose()?;
     let mut running = None;
     let work = async |agent: &Agent| execute(&args, agent, &mut running).await;
     let done = with_agent(&args.agent.target, &args.connect, work).await;
+    let saved = receipt.map(|file| file.save(&args.agent.target, running.as_ref(), done.as_ref().ok()));
     match (done, running) {
         (Ok(ending), Some(id)) if !args.detach => {
             let code = ending.report(&args.agent.target, &attach_hint(&args, &id));
-            let FollowEnd::Exited { exited, .. } = &ending else { return Ok(code) };
-            if exit::is_timeout_of_agent(exited, args.timeout) {
+            if let FollowEnd::Exited { exited, .. } = &ending
+                && exit::is_timeout_of_agent(exited, args.timeout)
+            {
                 print_message(&format!(
                     "{}: this timeout is set by the agent's configuration or policy",
                     args.agent.target
                 ));
             }
-            let file = args.receipt.as_ref().and_then(Option::as_ref);
-            Ok(file.map_or(code, |file| receipt::save(file, &args.agent.target, exited, code)))
+            // a success without the receipt that was asked for is none
+            Ok(if code == 0 && saved == Some(false) { exit::LOST } else { code })
         }
         (Ok(_), _) => Ok(0),
         (Err(failure), Some(id)) if args.survives_disconnect() => {
@@ -96,9 +100,19 @@ fn check(args: &ExecArgs) -> Result<(), Failure> {
         )
         .hint(Some("to run a command in the background, use the target of a permanent agent")));
     }
-    if args.detach && matches!(args.receipt, Some(Some(_))) {
-        return Err(Failure::message(exit::USAGE, "--receipt=FILE: with -d telexec does not wait for the receipt")
-            .hint(Some("use --receipt alone, and later: telexec receipt get TARGET ID")));
+    let shows_receipt = args.receipt_file.is_some() || args.json || args.id.is_some();
+    if args.receipt && !shows_receipt && !args.detach && args.yield_after.is_none() {
+        return Err(Failure::message(
+            exit::USAGE,
+            "--receipt: neither the receipt nor the execution's ID would be shown",
+        )
+        .hint(Some("use --receipt-file FILE, or --receipt with --json, --id or -d")));
+    }
+    if args.wants_receipt() && matches!(args.agent.target, Destination::Local) {
+        return Err(Failure::message(
+            exit::USAGE,
+            "local: receipts are signed by agents that keep running, with a key",
+        ));
     }
     if !args.command.is_given() && !args.stdin {
         return Err(Failure::message(exit::USAGE, "no program given: -t alone starts none")
@@ -201,7 +215,7 @@ pub(crate) fn command(args: &ExecArgs, size: Option<TerminalSize>) -> Result<Com
     }
     in_background(builder, args)
         .accepts_input(args.stdin)
-        .receipt(args.receipt.is_some())
+        .receipt(args.wants_receipt())
         .build()
         .map_err(|error| Failure::new(exit::REFUSED, &error).context(&args.agent.target))
 }

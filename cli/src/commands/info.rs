@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use serde_json::json;
 use telexec_client::{AgentInfo, Target};
 use telexec_executor::ExecutorError;
+use telexec_receipt::PublicKey;
 
 use crate::args::{InfoArgs, PingArgs};
 use crate::config::{Config, Route};
@@ -81,8 +82,15 @@ fn as_text(info: &AgentInfo, own: Option<String>) -> String {
         ("labels", labels.join(" ")),
         ("identity", info.identity.clone()),
         ("certificate", expiry.map(|time| format!("expires {time}")).unwrap_or_default()),
+        ("receipt key", receipt_key(info)),
         ("your cert", own.map(|time| format!("expires {time}")).unwrap_or_default()),
     ])
+}
+
+/// The id of the key that signs receipts.
+fn receipt_key(info: &AgentInfo) -> String {
+    let keys = PublicKey::from_pem(info.receipt_key.as_bytes()).unwrap_or_default();
+    keys.iter().map(PublicKey::id).collect::<Vec<_>>().join(" ")
 }
 
 /// Sorted by count, descending.

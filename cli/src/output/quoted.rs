@@ -5,6 +5,8 @@ use super::printable;
 use crate::terminal;
 
 const KEY_WIDTH: usize = 16;
+/// Before the rest of a line that was folded.
+const FOLD: &str = "…";
 
 /// A text that shows as what it is: with control or invisible characters as a word that bash reads as the same text.
 pub(crate) fn on_a_line(text: &str) -> String {
@@ -52,7 +54,9 @@ fn quote(text: &str, quoted: &mut String) {
 /// What runs: the text, line by line, or the arguments.
 pub(crate) fn program(text: &str, argv: &[String]) -> String {
     let lines: Vec<_> = match argv {
-        [] if text.split('\n').all(|line| printable(line) == line) => text.split('\n').collect(),
+        [] if text.split('\n').all(|line| printable(line) == line && !line.starts_with(FOLD)) => {
+            text.split('\n').collect()
+        }
         [] => return row("quoted", &ansi_c_quoted(text)),
         argv => return row("program", &words(argv)),
     };
@@ -75,7 +79,7 @@ fn row(key: &str, value: &str) -> String {
         // as wide as it may be
         let width = if c.is_ascii() { 1 } else { 2 };
         if used + width > room {
-            text.push_str(&format!("\n{:KEY_WIDTH$}… ", ""));
+            text.push_str(&format!("\n{:KEY_WIDTH$}{FOLD} ", ""));
             used = 0;
         }
         text.push(c);

@@ -23,8 +23,8 @@ pub(super) struct Decided {
     /// The one that the policy saw, for the audit log.
     analysis: Arc<CommandAnalysis>,
     pub(super) decision: Decision,
-    /// What is wrong with the use of a named command, or keeps an approval from being asked for. Those are told who may run
-    /// the command, with an approval or without.
+    /// What is wrong with the use of a named command, keeps an approval from being asked for, or a receipt from being given.
+    /// Those are told who may run the command, with an approval or without.
     refusal: Option<(Refusal, ExecutorError)>,
     /// To decide again while the command runs; `None`: there is no policy.
     facts: Option<Box<Facts>>,
@@ -43,6 +43,8 @@ impl Guarded {
     /// Decides about a command.
     pub(super) async fn judge(&self, command: Command) -> Result<Decided, ExecutorError> {
         let Resolved { command, refusal } = self.stack.resolve(&self.call, command).await?;
+        let unsigned = self.stack.receipts.refusal(&command).map(|error| (Refusal::Unsupported, error));
+        let refusal = refusal.map(|error| (Refusal::NamedCommand, error)).or(unsigned);
         if self.stack.policy.is_none() {
             let command = match command.uses_user_shell() {
                 true => {
@@ -53,12 +55,10 @@ impl Guarded {
             };
             // made only if the audit log needs it
             let analysis = CommandAnalysis::new(self.stack.engine.shell(&command).as_deref());
-            let refusal = refusal.map(|error| (Refusal::NamedCommand, error));
             return Ok(Decided { command, analysis, decision: Decision::without_policy(), refusal, facts: None });
         }
         let (facts, decision) =
             self.stack.judge(&self.call, Arc::clone(&self.call.caller), self.call.rpc, command).await?;
-        let refusal = refusal.map(|error| (Refusal::NamedCommand, error));
         // what cannot run is nothing to approve
         let (decision, refusal) = match (&decision.approval, &refusal) {
             (Some(required), None) => match self.ask_for_approval(&facts, required, &decision).await {
@@ -80,9 +80,9 @@ impl Guarded {
         }
         let Decided { command, analysis, decision, facts, refusal: _ } = decided;
         let audit = &self.stack.audit;
-        // where there is a policy, the request is kept to be judged again; and what a receipt says of it is a copy
-        let is_kept = facts.is_some() || command.receipt();
-        let kept = if is_kept { usize::MAX } else { request_memory::kept(&command) };
+        // where there is a policy, the request is kept to be judged again; a receipt has copies of its parts
+        let counts_whole = facts.is_some() || command.receipt();
+        let kept = if counts_whole { usize::MAX } else { request_memory::kept(&command) };
         let reservation = Arc::new(self.call.reservation.take());
         let judged = facts.map(|facts| Judged { facts, _reservation: Arc::clone(&reservation) });
         let id = command.execution_id().cloned().unwrap_or_else(ExecutionId::generate);
@@ -101,7 +101,10 @@ impl Guarded {
         };
         let recorded = audit.record_start(&self.call, &id, &command, &analysis, &decision).await;
         let recorder = recorded.map_err(|error| (Refusal::Audit, error))?;
-        let receipt = self.stack.receipts.observer(&self.call, &id, &command, &decision);
+        let receipt = match decision.repeats {
+            true => None,
+            false => self.stack.receipts.observer(&self.call, &id, &command, &decision),
+        };
         let holder: Box<dyn ExecutionObserver> = Box::new(ReservationHolder { reservation, kept });
         let grant = Grant {
             identity: permission.owner().to_owned(),

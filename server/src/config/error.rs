@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use telexec_executor::InvalidCommand;
-use telexec_receipt::KeyError;
 
 use crate::invalid::InvalidSetting;
 use crate::policy::PolicyError;
@@ -52,13 +51,13 @@ pub enum ConfigError {
     /// The certificates cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The key of receipts cannot be used.
+    /// The key that signs receipts cannot be used.
     #[error("receipt_key: {path} cannot be used")]
     ReceiptKey {
         /// The key's file.
         path: PathBuf,
         /// The cause.
-        source: KeyError,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The policy cannot be used.
     #[error(transparent)]

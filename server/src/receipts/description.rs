@@ -1,34 +1,41 @@
 //! What a receipt says of a request: who asks for what, and why that is permitted. Never values of variables or input, which
-//! may be secrets; and never more than fits the length that the proto promises, whatever is asked for.
+//! may be secrets; and only parts that fit the length that the proto promises.
 
+use serde::{Deserialize, Serialize};
 use telexec_executor::{Command, ExecutionId, Program};
-use telexec_receipt::{Agent, COMMAND, Caller, Policy, Receipt, Request, STDIN, Statement, Subject};
+use telexec_receipt::{Agent, COMMAND, Caller, Limits, Policy, Request, STDIN, Subject};
 
-use crate::audit::{clip_line, json_length};
+use crate::audit::json_length;
 use crate::call::Call;
+use crate::digest::sha256_of_parts;
 use crate::policy::Decision;
+use crate::timestamp::ms;
 
-/// Of parts of it, each as it is in JSON: longer ones are left out or cut.
+/// Of parts of it, each as it is in JSON: longer ones are left out.
 const MAX_TEXT: u64 = 16 * 1024;
 const MAX_NAMES: u64 = 4 * 1024;
 const MAX_RULES: u64 = 4 * 1024;
-const MAX_NAME: u64 = 512;
+const MAX_SHELL: u64 = 512;
 
-/// The statement as far as it is known before the start.
-pub(super) fn describe(
-    agent: &Agent,
-    call: &Call,
-    id: &ExecutionId,
-    command: &Command,
-    decision: &Decision,
-) -> Statement {
+/// What is known of an execution before its start.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Asked {
+    pub(super) subject: Vec<Subject>,
+    pub(super) execution_id: String,
+    pub(super) agent: Agent,
+    pub(super) caller: Caller,
+    pub(super) policy: Option<Policy>,
+    pub(super) request: Request,
+}
+
+pub(super) fn describe(agent: &Agent, call: &Call, id: &ExecutionId, command: &Command, decision: &Decision) -> Asked {
     let caller = &call.caller;
-    let text = bytes(command.program());
-    let mut subject = vec![Subject::of(COMMAND, &text)];
+    let mut subject = vec![Subject::sha256(COMMAND, sha256_of_parts(parts(command.program())))];
     if !command.stdin().is_empty() {
-        subject.push(Subject::of(STDIN, command.stdin()));
+        subject.push(Subject::sha256(STDIN, sha256_of_parts([&command.stdin()[..]])));
     }
-    let receipt = Receipt {
+    Asked {
+        subject,
         execution_id: id.to_string(),
         agent: agent.clone(),
         caller: Caller {
@@ -37,17 +44,15 @@ pub(super) fn describe(
             certificate_sha256: caller.certificate().map(|certificate| certificate.fingerprint.clone()),
         },
         policy: policy(decision),
-        request: request(command, text.len() as u64),
-        ..Receipt::default()
-    };
-    Statement::new(subject, receipt)
+        request: request(command),
+    }
 }
 
 /// What the digest of a command is of.
-fn bytes(program: &Program) -> Vec<u8> {
+fn parts(program: &Program) -> Vec<&[u8]> {
     match program {
-        Program::Shell { text, .. } => text.as_bytes().to_owned(),
-        Program::Argv(argv) => argv.iter().flat_map(|argument| argument.bytes().chain([0])).collect(),
+        Program::Shell { text, .. } => vec![text.as_bytes()],
+        Program::Argv(argv) => argv.iter().flat_map(|argument| [argument.as_bytes(), b"\0"]).collect(),
     }
 }
 
@@ -58,22 +63,23 @@ fn policy(decision: &Decision) -> Option<Policy> {
         left > 0
     };
     let rules: Vec<_> = decision.rules.iter().take_while(fits).cloned().collect();
-    let approved_by = decision.approved_by.as_ref().map(ToString::to_string);
-    (!decision.rules.is_empty() || approved_by.is_some()).then_some(Policy { rules, approved_by })
+    let (rule_count, approved_by) = (decision.rules.len(), decision.approved_by.as_ref().map(ToString::to_string));
+    (rule_count > 0 || approved_by.is_some()).then_some(Policy { rules, rule_count, approved_by })
 }
 
-fn request(command: &Command, command_bytes: u64) -> Request {
+fn request(command: &Command) -> Request {
     let (text, argv, shell, login) = match command.program() {
-        Program::Shell { text, shell, login } => (Some(text), None, shell.as_deref(), *login),
+        Program::Shell { text, shell, login } => (Some(text), None, shell.as_ref(), *login),
         Program::Argv(argv) => (None, Some(argv), None, false),
     };
     let names: Vec<_> = command.environment().keys().cloned().collect();
+    let limits = command.limits();
     Request {
         command: text.filter(|text| json_length(text) <= MAX_TEXT).cloned(),
         argv: argv.filter(|argv| json_length(argv) <= MAX_TEXT).cloned(),
-        command_bytes,
+        command_bytes: parts(command.program()).iter().map(|part| part.len() as u64).sum(),
         named_command: command.named_command().map(str::to_owned),
-        shell: shell.map(|shell| clip_line(MAX_NAME, shell)),
+        shell: shell.filter(|shell| json_length(shell) <= MAX_SHELL).cloned(),
         login,
         environment_count: names.len(),
         environment: Some(names).filter(|names| json_length(names) <= MAX_NAMES),
@@ -82,6 +88,13 @@ fn request(command: &Command, command_bytes: u64) -> Request {
         accepts_input: command.accepts_input(),
         terminal: command.terminal().is_some(),
         merge_output: command.merge_output(),
+        no_new_privileges: command.no_new_privileges(),
+        timeout_milliseconds: command.timeout().map(ms),
+        limits: (!limits.is_empty()).then_some(Limits {
+            memory_bytes: limits.memory_bytes,
+            max_processes: limits.max_processes,
+            cpus: limits.cpus,
+        }),
         reason: command.reason().to_owned(),
     }
 }

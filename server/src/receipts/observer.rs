@@ -4,56 +4,75 @@ use std::sync::{Arc, OnceLock};
 
 use telexec_engine::{ContinuedExecution, ExecutionObserver, MainProcess};
 use telexec_executor::{Exited, OutputStream, Signal, StreamTotals};
-use telexec_receipt::{End, STDERR, STDOUT, Start, Statement, Stream, Subject, sign};
+use telexec_receipt::{End, Receipt, STDERR, STDOUT, Start, Statement, Stream, Subject, sign};
+use tracing::warn;
 
 use super::Signer;
-use crate::audit::clip_line;
+use super::description::Asked;
+use crate::audit::{clip_line, json_length};
 use crate::digest::OutputDigests;
-use crate::timestamp::rfc3339;
+use crate::timestamp::{ms, rfc3339};
 
-/// As they are in JSON: longer ones are cut.
+/// The longest receipt, as the proto promises.
+const MAX_BYTES: usize = 64 * 1024;
+/// As they are in JSON.
 const MAX_DIRECTORY: u64 = 6 * 1024;
 const MAX_USER: u64 = 512;
 /// Its name among those of other observers.
-const STATE: &str = "receipt";
+pub(super) const STATE: &str = "receipt";
 
 /// Gives one execution its receipt.
 pub(super) struct ReceiptObserver {
     signer: Arc<Signer>,
-    /// What was known before the start.
-    statement: Statement,
+    asked: Asked,
     main: OnceLock<MainProcess>,
     /// `None`: this agent has not seen the beginning of the output.
     digests: Option<OutputDigests>,
 }
 
 impl ReceiptObserver {
-    pub(super) fn new(signer: Arc<Signer>, statement: Statement) -> Self {
-        Self { signer, statement, main: OnceLock::new(), digests: Some(OutputDigests::new()) }
+    pub(super) fn new(signer: Arc<Signer>, asked: Asked) -> Self {
+        Self { signer, asked, main: OnceLock::new(), digests: Some(OutputDigests::new()) }
     }
 
-    /// `None`: it is to have none.
-    pub(super) fn continued(signer: Arc<Signer>, execution: &ContinuedExecution) -> Option<Self> {
-        let mut statement: Statement = serde_json::from_slice(execution.states.get(STATE)?).ok()?;
-        statement.predicate.agent_restarted = true;
-        Some(Self { signer, statement, main: OnceLock::from(execution.main.clone()), digests: None })
+    pub(super) fn continued(signer: Arc<Signer>, asked: Asked, execution: &ContinuedExecution) -> Self {
+        Self { signer, asked, main: OnceLock::from(execution.main.clone()), digests: None }
     }
 
-    fn complete(&self, exited: &Exited) -> Statement {
-        let mut statement = self.statement.clone();
-        for (name, stream) in [(STDOUT, OutputStream::Stdout), (STDERR, OutputStream::Stderr)] {
-            let digest = self.digests.as_ref().map(|digests| Subject::sha256(name, digests.sha256(stream)));
-            statement.subject.extend(digest);
+    fn sign(&self, exited: &Exited) -> Result<String, String> {
+        let mut statement = self.statement(exited).ok_or("it has no start")?;
+        let sign = |statement: &Statement| sign(statement, &self.signer.key).map_err(|error| error.to_string());
+        let receipt = sign(&statement)?;
+        if receipt.len() <= MAX_BYTES {
+            return Ok(receipt);
         }
-        statement.predicate.start = self.main.get().map(start).unwrap_or_default();
-        statement.predicate.end = end(exited);
-        statement
+        // the digest says the same
+        let request = &mut statement.predicate.request;
+        (request.command, request.argv) = (None, None);
+        let receipt = sign(&statement)?;
+        if receipt.len() <= MAX_BYTES { Ok(receipt) } else { Err(format!("it would be of {} bytes", receipt.len())) }
+    }
+
+    fn statement(&self, exited: &Exited) -> Option<Statement> {
+        let Asked { mut subject, execution_id, agent, caller, policy, request } = self.asked.clone();
+        let has_stderr = !(request.terminal || request.merge_output);
+        let streams = [(STDOUT, OutputStream::Stdout), (STDERR, OutputStream::Stderr)];
+        for (name, stream) in streams.into_iter().take(if has_stderr { 2 } else { 1 }) {
+            let digest = self.digests.as_ref().map(|digests| Subject::sha256(name, digests.sha256(stream)));
+            subject.extend(digest);
+        }
+        let agent_restarted = self.digests.is_none();
+        let (start, end) = (start(self.main.get()?), end(exited));
+        let receipt = Receipt { execution_id, agent, caller, policy, request, start, end, agent_restarted };
+        Some(Statement::new(subject, receipt))
     }
 }
 
 impl ExecutionObserver for ReceiptObserver {
     fn state(&self) -> Option<(&'static str, Vec<u8>)> {
-        Some((STATE, serde_json::to_vec(&self.statement).ok()?))
+        let state = serde_json::to_vec(&self.asked);
+        let failed = |error: &serde_json::Error| warn!(%error, "the next agent could give no receipt");
+        Some((STATE, state.inspect_err(failed).ok()?))
     }
 
     fn started(&self, main: &MainProcess) {
@@ -69,16 +88,18 @@ impl ExecutionObserver for ReceiptObserver {
     }
 
     fn receipt(&self, exited: &Exited) -> Option<Arc<String>> {
-        Some(sign(&self.complete(exited), &self.signer.key).ok()?.into())
+        let failed = |error: &String| warn!(error, "the receipt cannot be signed");
+        self.sign(exited).inspect_err(failed).ok().map(Arc::new)
     }
 }
 
 fn start(main: &MainProcess) -> Start {
+    let directory = Some(&main.working_directory).filter(|path| json_length(path) <= MAX_DIRECTORY);
     Start {
         pid: main.pid,
         time: rfc3339(main.start_time.into()),
         user: clip_line(MAX_USER, &main.user),
-        working_directory: clip_line(MAX_DIRECTORY, &main.working_directory),
+        working_directory: directory.cloned(),
     }
 }
 
@@ -94,7 +115,7 @@ fn end(exited: &Exited) -> End {
         exit_code: exited.exit_code(),
         signal: exited.signal.as_ref().map(Signal::to_string),
         core_dumped: exited.core_dumped,
-        wall_seconds: exited.wall_time.as_secs_f64(),
+        wall_milliseconds: ms(exited.wall_time),
         surviving_processes: exited.surviving_processes,
         stdout: stream(&exited.stdout),
         stderr: stream(&exited.stderr),

@@ -14,6 +14,10 @@ use crate::tls::TlsError;
 pub(crate) fn read(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let unreadable = |error| TlsError::unreadable("private key", path, error);
     let io = |error: io::Error| unreadable(pem::Error::Io(error));
+    // nobody may be writing to a FIFO
+    if !std::fs::metadata(path).map_err(io)?.is_file() {
+        return Err(io(io::Error::other("it is not a file")));
+    }
     let file = File::open(path).map_err(io)?;
     let metadata = file.metadata().map_err(io)?;
     let mode = metadata.mode() & 0o777;

@@ -40,13 +40,14 @@ impl Desk {
 #[tokio::test]
 async fn a_receipt_is_written_and_verified() {
     let desk = Desk::new(&Key::new()).await;
-    let said = desk.say(&["exec", "--receipt=r", "T", "sh", "-c", "echo out; exit 3"]).await;
+    let said = desk.say(&["exec", "--receipt-file", "r", "T", "sh", "-c", "echo out; exit 3"]).await;
     assert_eq!((said.code, said.stdout(), said.stderr()), (3, "out\n", ""));
     std::fs::write(desk.directory.path().join("out"), "out\n").unwrap();
     std::fs::write(desk.directory.path().join("other"), "out\n\n").unwrap();
     let verify = ["receipt", "verify", "--key", "web1.pub"];
     let said = desk.say(&[&verify[..], &["--stdout", "out", "r"]].concat()).await;
-    for line in ["signed by:      web1.pub\n", "program:        sh -c 'echo out; exit 3'\n", "exit:           code 3\n"]
+    for line in
+        ["signed by:      web1.pub (key ", "program:        sh -c 'echo out; exit 3'\n", "exit:           code 3\n"]
     {
         assert!(said.answer().contains(line), "{}", said.stdout());
     }
@@ -60,14 +61,45 @@ async fn a_receipt_is_written_and_verified() {
     assert!(said.failure(1).contains("other: this is not what the command wrote to stdout"), "{said:?}");
     std::fs::write(desk.directory.path().join("other.pub"), Key::new().public.to_pem()).unwrap();
     let said = desk.say(&["receipt", "verify", "--key", "other.pub", "r"]).await;
-    assert!(said.failure(1).contains("r: none of the given keys has signed it"), "{said:?}");
-    shows("none of the given keys has signed it; …", said.stderr());
+    assert!(said.failure(1).contains("r: none of the given keys has signed it: it names the key "), "{said:?}");
+    shows("none of the given keys has signed it: …", said.stderr());
     let said = desk.say(&["receipt", "verify", "--key", "other.pub", "--key", "web1.pub", "r"]).await;
-    assert!(said.answer().contains("signed by:      web1.pub\n"), "{said:?}");
+    assert!(said.answer().contains("signed by:      web1.pub (key "), "{said:?}");
+    // both in one file, as well
+    std::fs::write(desk.directory.path().join("all.pub"), desk.file("other.pub") + &desk.file("web1.pub")).unwrap();
+    let said = desk.say(&["receipt", "verify", "--key", "all.pub", "r"]).await;
+    assert!(said.answer().starts_with("signed by:      all.pub (key "), "{said:?}");
     let said = desk.say(&["receipt", "verify", "--key", "r", "r"]).await;
-    assert!(said.failure(2).contains("r: it has no Ed25519 public key in PEM"), "{said:?}");
+    assert!(said.failure(2).contains("--key r: it has no public key in PEM"), "{said:?}");
     let said = desk.say(&["receipt", "verify", "--key", "web1.pub", "out"]).await;
-    assert!(said.failure(1).contains("out: is not a receipt"), "{said:?}");
+    assert!(said.failure(1).contains("out: it is not a receipt"), "{said:?}");
+    std::fs::write(desk.directory.path().join("changed"), desk.file("r").replacen("eyJ", "eyI", 1)).unwrap();
+    let said = desk.say(&["receipt", "verify", "--key", "web1.pub", "changed"]).await;
+    assert!(said.failure(1).contains("changed: its signature is not valid for what it says"), "{said:?}");
+    shows("its signature is not valid for what it says: it was changed after it was signed …", said.stderr());
+    std::fs::write(desk.directory.path().join("long"), desk.file("r") + &" ".repeat(1 << 20)).unwrap();
+    let said = desk.say(&["receipt", "verify", "--key", "web1.pub", "long"]).await;
+    assert!(said.failure(1).contains("long: it is too long to be a receipt"), "{said:?}");
+}
+
+/// What a command is shown as is what ran, whatever it looks like on a terminal.
+#[tokio::test]
+async fn a_command_cannot_pass_for_another() {
+    let desk = Desk::new(&Key::new()).await;
+    for (text, shown) in [
+        (": <<X\n… ; : b\nX", "quoted:         $': <<X\\n… ; : b\\nX'\n"),
+        (": a\u{3000}b", "quoted:         $': a\\U00003000b'\n"),
+        (": a\u{202e}b", "quoted:         $': a\\U0000202eb'\n"),
+        (": a\n: b", "command:        : a\n                : b\n"),
+    ] {
+        assert_eq!(desk.say(&["exec", "--receipt-file", "r", "T", "-c", text]).await.answer(), "");
+        let said = desk.say(&["receipt", "verify", "--key", "web1.pub", "r"]).await;
+        assert!(said.answer().contains(shown), "{}", said.stdout());
+        let said = desk.say(&["receipt", "verify", "--key", "web1.pub", "--json", "r"]).await;
+        assert!(said.answer().chars().all(|c| c == '\n' || c == ' ' || c.is_ascii_graphic()), "{said:?}");
+        let statement: Value = serde_json::from_str(said.answer()).unwrap();
+        assert_eq!(statement["predicate"]["request"]["command"], text);
+    }
 }
 
 #[tokio::test]
@@ -82,9 +114,16 @@ async fn commands_in_the_background_have_one_later() {
     let said = desk.say(&["receipt", "get", "T", &id]).await;
     std::fs::write(desk.directory.path().join("r"), said.answer()).unwrap();
     let said = desk.say(&["receipt", "verify", "--key", "web1.pub", "r"]).await;
-    assert!(said.answer().contains("exit:           signaled, SIGKILL\n"), "{said:?}");
-    let said = desk.say(&["exec", "-d", "--receipt=r", "T", "true"]).await;
-    assert!(said.failure(2).contains("--receipt=FILE: with -d"), "{said:?}");
+    assert!(said.answer().contains("exit:           killed by SIGKILL\n"), "{said:?}");
+    for background in [&["-d"][..], &["--yield-after", "0"]] {
+        let said = desk.say(&[&["exec", "--receipt-file", "r"], background, &["T", "true"]].concat()).await;
+        assert!(said.code == 2 && said.stderr().contains("cannot be used with"), "{said:?}");
+    }
+    let said = desk.say(&["exec", "--receipt", "T", "true"]).await;
+    assert!(said.failure(2).contains("neither the receipt nor the execution's ID would be shown"), "{said:?}");
+    // found by the beginning of its ID
+    let said = desk.say(&["receipt", "get", "T", &id[..30]]).await;
+    assert_eq!(said.answer(), desk.file("r"));
     desk.say(&["exec", "-d", "--id", "without", "T", "true"]).await.answer();
     assert_eq!(desk.say(&["wait", "T", "without"]).await.code, 0);
     let said = desk.say(&["receipt", "get", "T", "without"]).await;
@@ -92,22 +131,34 @@ async fn commands_in_the_background_have_one_later() {
 }
 
 #[tokio::test]
-async fn a_success_without_its_receipt_is_none() {
+async fn a_file_has_the_receipt_of_this_command_or_is_not_there() {
     let desk = Desk::new(&Key::new()).await;
-    let said = desk.say(&["exec", "--receipt=none/r", "T", "true"]).await;
-    assert!(said.failure(255).contains("cannot write the receipt to none/r: No such file"), "{said:?}");
-    let said = desk.say(&["exec", "--receipt=none/r", "T", "-c", "exit 7"]).await;
-    assert!(said.failure(7).contains("cannot write the receipt"), "{said:?}");
+    let mark = desk.directory.path().join("ran");
+    let said = desk.say(&["exec", "--receipt-file", "none/r", "T", "touch", mark.to_str().unwrap()]).await;
+    assert!(said.failure(2).contains("--receipt-file none/r: No such file or directory"), "{said:?}");
+    assert!(!mark.exists());
+    let is_there = || desk.directory.path().join("r").exists();
+    assert_eq!(desk.say(&["exec", "--receipt-file", "r", "T", "true"]).await.answer(), "");
+    assert!(is_there());
+    assert_eq!(desk.say(&["exec", "--receipt-file", "r", "T", "no-such-program"]).await.code, 127);
+    assert!(!is_there());
     let without = Agent::start();
-    let said = desk.say(&["exec", "--receipt=r", without.uri(), "true"]).await;
+    let said = desk.say(&["exec", "--receipt-file", "r", without.uri(), "true"]).await;
     assert!(
         said.failure(125).contains("--receipt cannot be given here: the agent's configuration has no receipt_key"),
         "{said:?}"
     );
     shows("… cannot be given here: the agent's configuration has no receipt_key", said.stderr());
-    assert!(!Path::new(desk.directory.path()).join("r").exists());
+    assert!(!is_there());
     let said = desk.say(&["receipt", "key", without.uri()]).await;
     assert!(said.failure(1).contains("this agent signs no receipts"), "{said:?}");
+    let said = desk.say(&["exec", "--receipt-file", "r", "local", "true"]).await;
+    assert!(said.failure(2).contains("local: receipts are signed by agents"), "{said:?}");
+    // a full disk
+    let said = desk.say(&["exec", "--receipt-file", "/dev/full", "T", "true"]).await;
+    assert!(said.failure(255).contains("no receipt in /dev/full: No space left on device"), "{said:?}");
+    assert!(said.stderr().contains("telexec receipt get unix://"), "{said:?}");
+    assert_eq!(desk.say(&["exec", "--receipt-file", "/dev/full", "T", "-c", "exit 7"]).await.code, 7);
 }
 
 #[tokio::test]
@@ -121,6 +172,11 @@ async fn a_fleet_has_one_of_each_host() {
     assert!(said.answer().contains("program:        echo hi\n"), "{said:?}");
     let exit: Value = serde_json::from_str(&desk.file(&format!("all/{host}/exit.json"))).unwrap();
     assert_eq!(exit["exited"]["receipt"].as_str().unwrap(), desk.file(&receipt).trim_end());
+    // the next run without one leaves none
+    assert_eq!(desk.say(&["fleet", "--outdir", "all", "-w", "T", "echo", "hi"]).await.code, 0);
+    assert!(!desk.directory.path().join(&receipt).exists());
+    let said = desk.say(&["fleet", "--receipt", "-w", "T", "true"]).await;
+    assert!(said.failure(2).contains("--receipt: no receipt would be shown"), "{said:?}");
 }
 
 #[tokio::test]
@@ -132,7 +188,7 @@ async fn keys_are_generated_once() {
     assert!(public.answer().starts_with("-----BEGIN PUBLIC KEY-----\n"));
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let said = say(&["receipt", "keygen", path]).await;
-    assert!(said.failure(1).contains("File exists"), "{said:?}");
+    assert!(said.failure(1).contains("exists, and is not replaced"), "{said:?}");
     let agent = Agent::builder().config(format!("receipt_key = {path:?}")).start();
     assert_eq!(say(&["receipt", "key", agent.uri()]).await.answer(), public.answer());
 }
@@ -148,7 +204,9 @@ async fn unusable_keys_are_refused() {
         assert!(refused.log.contains(why), "{}", refused.log);
         refused.log
     };
-    refused(&file, "cannot read a private key from");
+    let log = refused(&file, "receipt_key: ");
+    assert!(log.contains("cannot read a private key from"), "{log}");
+    refused(directory.path(), "it is not a file");
     say(&["receipt", "keygen", file.to_str().unwrap()]).await.answer();
     std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
     refused(&file, "others may use the private key");

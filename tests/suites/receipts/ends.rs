@@ -16,17 +16,17 @@ async fn each_end_is_signed_as_it_was() {
     let executor = agent.executor().await;
     let timeout = Duration::from_millis(100);
     for (command, cause, signal) in [
-        (shell("kill -9 $$"), "signaled", Some("SIGKILL")),
-        (shell("sleep 600").timeout(timeout), "timed_out", Some("SIGTERM")),
-        (shell("sleep 600").timeout(timeout).kill_grace(Duration::ZERO), "timed_out", Some("SIGKILL")),
-        (shell("exit 255"), "exited", None),
+        (Command::shell("kill -9 $$"), "signaled", Some("SIGKILL")),
+        (Command::shell("sleep 600").timeout(timeout), "timed_out", Some("SIGTERM")),
+        (Command::shell("sleep 600").timeout(timeout).kill_grace(Duration::ZERO), "timed_out", Some("SIGKILL")),
+        (Command::shell("exit 255"), "exited", None),
     ] {
         let (outcome, statement) = key.statement(&executor, command).await;
         let end = &statement.predicate.end;
         assert_eq!((&*end.cause, end.exit_code, end.signal.as_deref()), (cause, outcome.exited.exit_code(), signal));
     }
     // what its caller does not see
-    let command = shell("echo ready; sleep 600").execution_id("gone".parse().unwrap()).receipt(true);
+    let command = Command::shell("echo ready; sleep 600").execution_id("gone".parse().unwrap()).receipt(true);
     let mut execution = within(executor.execute(command.build().unwrap())).await.unwrap();
     until_output(&mut execution, "ready\n").await;
     drop(execution);
@@ -44,7 +44,7 @@ async fn the_digests_are_of_all_that_was_written() {
     let key = Key::new();
     let agent = key.agent().start();
     let executor = agent.executor().await;
-    let (outcome, statement) = key.statement(&executor, shell("seq 1 100000").max_output_bytes(10)).await;
+    let (outcome, statement) = key.statement(&executor, Command::shell("seq 1 100000").max_output_bytes(10)).await;
     let all: String = (1..=100_000).map(|number| format!("{number}\n")).collect();
     assert_eq!(outcome.stdout.len(), 10);
     assert_eq!(statement.sha256(STDOUT).unwrap(), sha256(&all));
@@ -52,14 +52,14 @@ async fn the_digests_are_of_all_that_was_written() {
     assert_eq!((end.stdout.bytes, end.stdout.dropped_bytes), (all.len() as u64, all.len() as u64 - 10));
     assert_eq!(statement.sha256(STDERR).unwrap(), sha256(""));
     // on a terminal, and merged, all is standard output
-    let both = || shell("echo a; echo b >&2");
+    let both = || Command::shell("echo a; echo b >&2");
     let (outcome, statement) = key.statement(&executor, both().merge_output(true)).await;
     assert_eq!((outcome.text(), statement.sha256(STDOUT).unwrap()), ("a\nb\n", &*sha256("a\nb\n")));
     let (outcome, statement) = key.statement(&executor, both().terminal(TerminalSize::new(80, 24).unwrap())).await;
     assert_eq!((outcome.text(), statement.sha256(STDOUT).unwrap()), ("a\r\nb\r\n", &*sha256("a\r\nb\r\n")));
-    assert!(statement.predicate.request.terminal);
+    assert!(statement.predicate.request.terminal && statement.sha256(STDERR).is_none());
     // what is left behind may write more
-    let (outcome, statement) = key.statement(&executor, shell("echo first; sleep 600 & :")).await;
+    let (outcome, statement) = key.statement(&executor, Command::shell("echo first; sleep 600 & :")).await;
     let end = &statement.predicate.end;
     assert_eq!((end.surviving_processes, end.stdout.incomplete), (1, true));
     assert_eq!(statement.sha256(STDOUT).unwrap(), sha256("first\n"));
@@ -71,7 +71,7 @@ async fn it_is_remembered_with_the_execution() {
     let (key, state) = (Key::new(), tempfile::tempdir().unwrap());
     let start = || key.agent().args(["--state-dir", state.path().to_str().unwrap()]).start();
     let mut agent = start();
-    let command = shell("echo a").receipt(true).execution_id("kept".parse().unwrap());
+    let command = Command::shell("echo a").receipt(true).execution_id("kept".parse().unwrap());
     let exited = run(&agent.executor().await, command).await.unwrap().exited;
     assert!(exited.receipt.is_some());
     agent.terminate().await;
@@ -87,11 +87,12 @@ async fn after_a_crash_of_the_agent_it_says_what_is_still_known() {
     let gate = directory();
     let open = gate.path().join("open");
     let text = format!("echo ready; until [ -e {} ]; do sleep 0.01; done; exit 4", open.display());
-    let command = shell(&text).on_disconnect(OnDisconnect::Detach).receipt(true);
+    let command = Command::shell(&text).on_disconnect(OnDisconnect::Detach).receipt(true);
     let mut execution = within(agent.executor().await.execute(command.build().unwrap())).await.unwrap();
     until_output(&mut execution, "ready\n").await;
     let id = execution.id().clone();
-    let ended = run(&agent.executor().await, shell("true").on_disconnect(OnDisconnect::Detach).receipt(true)).await;
+    let ended =
+        run(&agent.executor().await, Command::shell("true").on_disconnect(OnDisconnect::Detach).receipt(true)).await;
     let ended = ended.unwrap();
     crash_and_wait(&agent).await;
     hand_over_and_wait(&agent).await;
@@ -109,4 +110,23 @@ async fn after_a_crash_of_the_agent_it_says_what_is_still_known() {
     let found = within(executor.get(&ended.started.id)).await.unwrap();
     assert_eq!(found.exited.unwrap(), ended.exited);
     assert!(!key.verify(&ended.exited).predicate.agent_restarted);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_without_the_key_gives_none_for_what_another_has_started() {
+    let key = Key::new();
+    let agent = key.agent().kept().start();
+    let gate = directory();
+    let open = gate.path().join("open");
+    let text = format!("echo ready; until [ -e {} ]; do sleep 0.01; done", open.display());
+    let command = Command::shell(&text).on_disconnect(OnDisconnect::Detach).receipt(true);
+    let mut execution = within(agent.executor().await.execute(command.build().unwrap())).await.unwrap();
+    until_output(&mut execution, "ready\n").await;
+    std::fs::write(agent.directory().join("telexecd.toml"), "").unwrap();
+    crash_and_wait(&agent).await;
+    std::fs::write(open, "").unwrap();
+    let executor = agent.executor().await;
+    let attached = within(executor.attach(execution.id(), telexec_executor::Attach::start())).await.unwrap();
+    assert_eq!(exit_of(attached).await.receipt, None);
+    assert!(agent.log().contains("it gets no receipt"), "{}", agent.log());
 }

@@ -59,7 +59,7 @@ async fn others_verify_it_too() {
 async fn others_refuse_what_was_changed() {
     let (key, other) = (Key::new(), Key::new());
     let agent = key.agent().start();
-    let outcome = run(&agent.executor().await, shell("exit 1").receipt(true)).await.unwrap();
+    let outcome = run(&agent.executor().await, Command::shell("exit 1").receipt(true)).await.unwrap();
     let receipt = outcome.exited.receipt.as_deref().unwrap();
     assert!(verified(receipt, &other.public).await.unwrap_err().contains("VerificationError"));
     let mut envelope: serde_json::Value = serde_json::from_str(receipt).unwrap();

@@ -36,6 +36,7 @@ impl Key {
         self.agent_with("")
     }
 
+    /// The same, with more in its configuration.
     fn agent_with(&self, config: &str) -> AgentBuilder {
         Agent::builder().config(format!("receipt_key = {:?}\n{config}", self.path()))
     }
@@ -44,7 +45,7 @@ impl Key {
     fn verify(&self, exited: &Exited) -> Statement {
         let receipt = exited.receipt.as_deref().expect("it has a receipt");
         assert!(receipt.len() <= 64 * 1024, "{}", receipt.len());
-        verify(receipt.as_bytes(), std::slice::from_ref(&self.public)).unwrap()
+        verify(receipt.as_bytes(), std::slice::from_ref(&self.public)).unwrap().statement
     }
 
     async fn statement(&self, executor: &impl Executor, command: CommandBuilder) -> (Outcome, Statement) {
@@ -62,8 +63,4 @@ fn write_key(path: &Path, text: &str) {
 
 fn sha256(bytes: impl AsRef<[u8]>) -> String {
     digest(&SHA256, bytes.as_ref()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn shell(text: &str) -> CommandBuilder {
-    Command::shell(text)
 }

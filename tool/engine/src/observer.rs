@@ -166,7 +166,7 @@ impl Observers {
         }
     }
 
-    pub(crate) fn give_receipt(&self) -> bool {
+    pub(crate) fn any_gives_receipt(&self) -> bool {
         self.0.iter().any(|observer| observer.gives_receipt())
     }
 

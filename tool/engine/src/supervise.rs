@@ -139,7 +139,7 @@ impl Supervisor {
         running: &mut Option<Main>,
         answer: &mut impl FnMut(Result<Started, ExecutorError>),
     ) -> Result<Concluded, NotStarted> {
-        if command.receipt() && !self.observers.give_receipt() {
+        if command.receipt() && !self.observers.any_gives_receipt() {
             return Err(NotStarted::Failed(no_receipts()));
         }
         let checkpoint = self.checkpoint(&command).map_err(prepare)?;
@@ -471,7 +471,7 @@ impl Supervisor {
 }
 
 fn no_receipts() -> ExecutorError {
-    let reason = "cannot be given here: the agent's configuration has no receipt_key; nothing ran";
+    let reason = "cannot be given here: there is no key to sign it; nothing ran";
     ExecutorError::Unsupported { field: "receipt".into(), reason: reason.into() }
 }
 

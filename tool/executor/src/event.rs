@@ -10,7 +10,10 @@ use crate::{ExecutionId, Signal};
 /// One step of an execution: [`Started`](Event::Started) first, [`Exited`](Event::Exited) or
 /// [`Promoted`](Event::Promoted) last and once.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "an execution has one of the large ones")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one Exited for each execution, and boxing it would be one more allocation"
+)]
 pub enum Event {
     /// The command runs.
     Started(Started),

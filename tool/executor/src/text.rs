@@ -18,13 +18,23 @@ pub fn printable(text: &str) -> String {
     text.chars().map(|c| if is_unprintable(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
-/// Control characters, and invisible ones, which break lines, reorder text or join characters.
+/// Control characters, what is invisible or looks like a space, and what breaks lines, reorders text or joins characters.
 fn is_unprintable(c: char) -> bool {
-    c.is_control()
-        || matches!(c,
-            '\u{a0}' | '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{180e}' | '\u{2000}'..='\u{200f}'
-            | '\u{2028}'..='\u{202f}' | '\u{205f}'..='\u{206f}' | '\u{2800}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
-            | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+    // marks that only take effect on others, or on nothing
+    let is_invisible = matches!(c,
+        '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{2800}' | '\u{3164}'
+        | '\u{fe00}'..='\u{fe0f}' | '\u{ffa0}' | '\u{e0100}'..='\u{e01ef}');
+    is_invisible || !(c == ' ' || c.is_ascii_graphic() || is_left_by_escape_debug(c))
+}
+
+/// Whether the standard library takes it for printable: not of the categories C (others) and Z (separators) of Unicode.
+fn is_left_by_escape_debug(c: char) -> bool {
+    let mut buffer = *b"a\0\0\0\0";
+    let Some((_, rest)) = buffer.split_first_mut() else { return false };
+    let length = 1 + c.encode_utf8(rest).len();
+    // after another character, of which a mark may be part
+    let text = buffer.get(..length).and_then(|bytes| str::from_utf8(bytes).ok()).unwrap_or_default();
+    text.escape_debug().skip(1).eq([c])
 }
 
 /// Leaves out the beginning of a character that is not all there.
@@ -48,8 +58,29 @@ mod tests {
             ("\x1b[2J\x07\x7f", "\\u{1b}[2J\\u{7}\\u{7f}"),
             ("\u{9b}31m", "\\u{9b}31m"),
             ("a\u{202e}b\u{2028}", "a\\u{202e}b\\u{2028}"),
+            ("e\u{301} \u{4e2d} \u{1f980}", "e\u{301} \u{4e2d} \u{1f980}"),
         ] {
             assert_eq!(printable(text), shown);
+        }
+        for hidden in [
+            '\u{a0}',
+            '\u{ad}',
+            '\u{34f}',
+            '\u{600}',
+            '\u{70f}',
+            '\u{1680}',
+            '\u{17b4}',
+            '\u{180b}',
+            '\u{2003}',
+            '\u{3000}',
+            '\u{e000}',
+            '\u{fe0f}',
+            '\u{1d173}',
+            '\u{e0001}',
+            '\u{e0100}',
+            '\u{10ffff}',
+        ] {
+            assert_eq!(printable(&format!("a{hidden}")), format!("a{}", hidden.escape_unicode()));
         }
     }
 

@@ -33,20 +33,34 @@ struct Signature {
 #[non_exhaustive]
 pub enum ReceiptError {
     /// It is not an envelope.
-    #[error("is not a receipt: it is not a DSSE envelope")]
-    Envelope(#[source] serde_json::Error),
-    /// Its base64 is broken.
-    #[error("is not a receipt: its payload is not base64")]
-    Base64,
-    /// None of the keys has signed it.
-    #[error("none of the given keys has signed it; it names the key {}", if .0.is_empty() { "none" } else { .0 })]
-    Signature(String),
-    /// It is signed, but says something else.
-    #[error("it is signed, but is not a receipt of telexec: it is {0:?}")]
+    #[error("it is not a receipt: it is not a DSSE envelope")]
+    Envelope,
+    /// It has no signature.
+    #[error("it is not signed")]
+    Unsigned,
+    /// It names a key that was not given.
+    #[error("none of the given keys has signed it: it names the key {0}")]
+    OtherKey(String),
+    /// It names one of the keys, which has not signed this.
+    #[error("its signature is not valid for what it says: it was changed after it was signed (key {0})")]
+    Changed(String),
+    /// It is signed, and is something else.
+    #[error("it is signed, but is not a receipt of telexec: its type is {0:?}")]
     Type(String),
-    /// It is signed, but cannot be read.
+    /// It is signed, and cannot be read.
     #[error("it is signed, but its statement cannot be read")]
     Statement(#[source] serde_json::Error),
+}
+
+/// A receipt that one of the keys has signed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verified<'a> {
+    /// What it says, as far as this version knows it.
+    pub statement: Statement,
+    /// All that is signed: the statement in JSON.
+    pub payload: Vec<u8>,
+    /// The key that has signed it.
+    pub key: &'a PublicKey,
 }
 
 /// Signs a statement. Returns the envelope: one line of JSON, without a newline.
@@ -61,27 +75,32 @@ pub fn sign(statement: &Statement, key: &SigningKey) -> Result<String, serde_jso
     serde_json::to_string(&envelope)
 }
 
-/// The statement of an envelope that one of these keys has signed.
+/// The receipt in an envelope that one of these keys has signed. The key that the envelope names only matters to the error.
 ///
 /// # Errors
 /// None of them has, or it is not a receipt.
-pub fn verify(envelope: &[u8], keys: &[PublicKey]) -> Result<Statement, ReceiptError> {
+pub fn verify<'a>(envelope: &[u8], keys: &'a [PublicKey]) -> Result<Verified<'a>, ReceiptError> {
     let Envelope { payload_type, payload, signatures } =
-        serde_json::from_slice(envelope).map_err(ReceiptError::Envelope)?;
-    let payload = from_base64(&payload).ok_or(ReceiptError::Base64)?;
+        serde_json::from_slice(envelope).map_err(|_| ReceiptError::Envelope)?;
+    let payload = from_base64(&payload).ok_or(ReceiptError::Envelope)?;
     let signed = to_be_signed(&payload_type, &payload);
-    let is_signed = |signature: &Signature| {
-        let sig = from_base64(&signature.sig);
-        sig.is_some_and(|sig| keys.iter().any(|key| key.verifies(&signed, &sig)))
+    let signer = |signature: &Signature| {
+        let sig = from_base64(&signature.sig)?;
+        keys.iter().find(|key| key.verifies(&signed, &sig))
     };
-    if !signatures.iter().any(is_signed) {
-        let named = signatures.into_iter().next().map(|signature| signature.keyid);
-        return Err(ReceiptError::Signature(named.unwrap_or_default().escape_debug().take(64).collect()));
-    }
+    let Some(key) = signatures.iter().find_map(signer) else { return Err(not_signed(&signatures, keys)) };
     if payload_type != PAYLOAD_TYPE {
         return Err(ReceiptError::Type(payload_type));
     }
-    read(&payload)
+    Ok(Verified { statement: read(&payload)?, payload, key })
+}
+
+fn not_signed(signatures: &[Signature], keys: &[PublicKey]) -> ReceiptError {
+    let Some(first) = signatures.first() else { return ReceiptError::Unsigned };
+    match signatures.iter().find_map(|signature| keys.iter().find(|key| key.id() == signature.keyid)) {
+        Some(key) => ReceiptError::Changed(key.id().to_owned()),
+        None => ReceiptError::OtherKey(first.keyid.escape_debug().take(64).collect()),
+    }
 }
 
 /// What a signed payload says.
@@ -120,10 +139,30 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Receipt, Subject};
+    use crate::{Agent, Caller, End, Receipt, Request, Start, Stream, Subject};
 
     fn statement() -> Statement {
-        let receipt = Receipt { execution_id: "e1".into(), ..Receipt::default() };
+        let stream = || Stream { bytes: 0, dropped_bytes: 0, incomplete: false };
+        let receipt = Receipt {
+            execution_id: "e1".into(),
+            agent: Agent { host: "web1".into(), version: "1".into() },
+            caller: Caller { identity: "anna".into(), transport: "mtls".into(), certificate_sha256: None },
+            policy: None,
+            request: Request::default(),
+            start: Start { pid: 1, time: String::new(), user: String::new(), working_directory: None },
+            end: End {
+                time: String::new(),
+                cause: "exited".into(),
+                exit_code: 1,
+                signal: None,
+                core_dumped: false,
+                wall_milliseconds: 1,
+                surviving_processes: 0,
+                stdout: stream(),
+                stderr: stream(),
+            },
+            agent_restarted: false,
+        };
         Statement::new(vec![Subject::sha256("command", "00")], receipt)
     }
 
@@ -146,18 +185,27 @@ mod tests {
         let ((key, _), (other, _)) = (SigningKey::generate().unwrap(), SigningKey::generate().unwrap());
         let receipt = sign(&statement(), &key).unwrap();
         let keys = [other.public().clone(), key.public().clone()];
-        assert_eq!(verify(receipt.as_bytes(), &keys).unwrap(), statement());
+        let verified = verify(receipt.as_bytes(), &keys).unwrap();
+        assert_eq!((&verified.statement, verified.key), (&statement(), key.public()));
+        assert_eq!(verified.payload, serde_json::to_vec(&statement()).unwrap());
         let error = verify(receipt.as_bytes(), &keys[..1]).unwrap_err();
         assert!(error.to_string().contains(key.public().id()), "{error}");
-        assert!(matches!(verify(receipt.as_bytes(), &[]), Err(ReceiptError::Signature(_))));
+        let refused = |receipt: &str, keys| verify(receipt.as_bytes(), keys).unwrap_err();
+        assert!(matches!(refused(&receipt, &[]), ReceiptError::OtherKey(id) if id == key.public().id()));
+        let changed = receipt.replacen("eyJ", "eyI", 1);
+        assert!(matches!(refused(&changed, &keys), ReceiptError::Changed(id) if id == key.public().id()));
+        let (unsigned, _) = receipt.split_once("[").unwrap();
+        assert!(matches!(refused(&format!("{unsigned}[]}}"), &keys), ReceiptError::Unsigned));
     }
 
     #[test]
     fn signed_statements_of_others_are_no_receipts() {
         let (key, _) = SigningKey::generate().unwrap();
         let text = serde_json::to_string(&statement()).unwrap();
+        let keys = [key.public().clone()];
         let of = |payload_type: &str, payload: &str| {
-            verify(envelope(&key, payload_type, payload).as_bytes(), &[key.public().clone()])
+            let verified = verify(envelope(&key, payload_type, payload).as_bytes(), &keys);
+            verified.map(|verified| verified.statement)
         };
         assert_eq!(of(PAYLOAD_TYPE, &text).unwrap(), statement());
         for (payload_type, payload) in [
@@ -168,6 +216,13 @@ mod tests {
             assert!(matches!(of(payload_type, &payload), Err(ReceiptError::Type(_))), "{payload}");
         }
         assert!(matches!(of(PAYLOAD_TYPE, "{}"), Err(ReceiptError::Statement(_))));
+        // what is not said is not taken to be good
+        for field in
+            [r#""exitCode":1,"#, r#""cause":"exited","#, r#""surviving_processes":0,"#.replace("_p", "P").as_str()]
+        {
+            assert!(text.contains(field), "{field} in {text}");
+            assert!(matches!(of(PAYLOAD_TYPE, &text.replace(field, "")), Err(ReceiptError::Statement(_))), "{field}");
+        }
         // later versions may say more
         assert_eq!(of(PAYLOAD_TYPE, &text.replacen('{', r#"{"more":1,"#, 1)).unwrap(), statement());
     }
@@ -182,14 +237,24 @@ mod tests {
             changed[at] = byte;
             if let Ok(read) = verify(&changed, &[key.public().clone()]) {
                 // what is not signed: space, and the name of the key
-                prop_assert_eq!(read, statement());
+                prop_assert_eq!(read.statement, statement());
             }
         }
 
         #[test]
-        fn nothing_panics(bytes: Vec<u8>) {
+        fn what_is_signed_is_read_or_refused(at in 0_usize..10_000, bytes in prop::collection::vec(any::<u8>(), 0..4)) {
             let (key, _) = SigningKey::generate().unwrap();
-            prop_assert!(verify(&bytes, &[key.public().clone()]).is_err());
+            let mut text = serde_json::to_vec(&statement()).unwrap();
+            let at = at % text.len();
+            text.splice(at..=at, bytes);
+            let sig = STANDARD.encode(key.sign(&to_be_signed(PAYLOAD_TYPE, &text)));
+            let envelope = serde_json::json!({
+                "payloadType": PAYLOAD_TYPE, "payload": URL_SAFE.encode(&text), "signatures": [{ "sig": sig }],
+            });
+            match verify(envelope.to_string().as_bytes(), &[key.public().clone()]) {
+                Ok(verified) => prop_assert_eq!(verified.payload, text),
+                Err(error) => prop_assert!(matches!(error, ReceiptError::Statement(_) | ReceiptError::Type(_))),
+            }
         }
     }
 }

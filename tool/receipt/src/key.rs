@@ -20,9 +20,14 @@ pub enum KeyError {
     /// It is another kind of key.
     #[error("it is not an Ed25519 key in PKCS#8: make one with telexec receipt keygen")]
     Private,
-    /// There is no such key in PEM.
-    #[error("it has no Ed25519 public key in PEM")]
-    Public,
+    /// It is not PEM, or there is nothing in it.
+    #[error("it has no public key in PEM: telexec receipt key prints that of an agent")]
+    Missing,
+    /// Something in it is no such key.
+    #[error(
+        "it has something other than Ed25519 public keys in PEM ({0}): telexec receipt key prints that of an agent"
+    )]
+    NotPublic(String),
     /// The system has no random numbers.
     #[error("a key cannot be generated")]
     Generate,
@@ -84,14 +89,17 @@ pub struct PublicKey {
 }
 
 impl PublicKey {
-    /// The key in a PEM file.
+    /// The keys in a PEM file, at least one.
     ///
     /// # Errors
-    /// There is none, or another kind of key.
-    pub fn from_pem(text: &[u8]) -> Result<Self, KeyError> {
-        let blocks = pem::parse_many(text).unwrap_or_default();
-        let mut keys = blocks.iter().filter(|block| block.tag() == PUBLIC);
-        keys.next().and_then(|block| Self::from_der(block.contents())).ok_or(KeyError::Public)
+    /// There is none, or something else.
+    pub fn from_pem(text: &[u8]) -> Result<Vec<Self>, KeyError> {
+        let blocks = pem::parse_many(text).ok().filter(|blocks| !blocks.is_empty()).ok_or(KeyError::Missing)?;
+        let key = |block: &Pem| match block.tag() {
+            PUBLIC => Self::from_der(block.contents()).ok_or_else(|| KeyError::NotPublic("another kind of key".into())),
+            tag => Err(KeyError::NotPublic(tag.escape_debug().take(64).collect())),
+        };
+        blocks.iter().map(key).collect()
     }
 
     fn from_der(der: &[u8]) -> Option<Self> {
@@ -148,7 +156,8 @@ mod tests {
     fn keys_of_openssl_are_read() {
         let key = private(OPENSSL).unwrap();
         assert_eq!(key.public().to_pem(), OPENSSL_PUBLIC);
-        assert_eq!(*key.public(), PublicKey::from_pem(OPENSSL_PUBLIC.as_bytes()).unwrap());
+        let both = PublicKey::from_pem(OPENSSL_PUBLIC.repeat(2).as_bytes()).unwrap();
+        assert!(both.len() == 2 && both.iter().all(|read| read == key.public()));
         assert_eq!(key.public().id(), "0845755c600a67801707b5a1aeba6da9a888c7457749a9d75092c99139d3a063");
     }
 
@@ -162,7 +171,7 @@ mod tests {
     #[test]
     fn other_keys_are_refused() {
         let shorter = OPENSSL_PUBLIC.replace("MCow", "MCkw");
-        for text in ["", "-----BEGIN", OPENSSL, &shorter] {
+        for text in ["", "-----BEGIN", OPENSSL, &shorter, &format!("{OPENSSL_PUBLIC}{OPENSSL}")] {
             assert!(PublicKey::from_pem(text.as_bytes()).is_err(), "{text}");
         }
         for text in [OPENSSL_PUBLIC, &OPENSSL.replace("BQYDK2VwBCIE", "BQYDK2VuBCIE")] {

@@ -8,8 +8,9 @@ mod envelope;
 mod key;
 mod statement;
 
-pub use self::envelope::{ReceiptError, sign, verify};
+pub use self::envelope::{ReceiptError, Verified, sign, verify};
 pub use self::key::{KeyError, PublicKey, SigningKey};
 pub use self::statement::{
-    Agent, COMMAND, Caller, End, Policy, Receipt, Request, STDERR, STDIN, STDOUT, Start, Statement, Stream, Subject,
+    Agent, COMMAND, Caller, End, Limits, Policy, Receipt, Request, STDERR, STDIN, STDOUT, Start, Statement, Stream,
+    Subject, sha256,
 };

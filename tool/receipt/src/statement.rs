@@ -1,8 +1,9 @@
 //! What a receipt says.
 
 use std::collections::BTreeMap;
+use std::io::{self, Read};
 
-use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 
 use crate::key::hex;
@@ -16,11 +17,11 @@ pub const COMMAND: &str = "command";
 pub const STDIN: &str = "stdin";
 /// The name of the subject that is standard output.
 pub const STDOUT: &str = "stdout";
-/// The name of the subject that is standard error.
+/// The name of the subject that is standard error, unless that is in standard output (merged, or on a terminal).
 pub const STDERR: &str = "stderr";
 
-/// An in-toto statement, version 1, about one execution. In JSON its names are in camel case, and what is not known or
-/// does not apply is left out.
+/// An in-toto statement, version 1, about one execution. In JSON its names are in camel case, and what is not known, false
+/// or zero is left out where the field may be missing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Statement {
@@ -61,25 +62,34 @@ impl Subject {
     pub fn sha256(name: &str, digest: impl Into<String>) -> Self {
         Self { name: name.to_owned(), digest: [("sha256".to_owned(), digest.into())].into() }
     }
+}
 
-    /// With the SHA-256 of these bytes.
-    pub fn of(name: &str, bytes: &[u8]) -> Self {
-        Self::sha256(name, hex(digest(&SHA256, bytes).as_ref()))
+/// The SHA-256 of all that is read, in hexadecimal.
+///
+/// # Errors
+/// It cannot be read.
+pub fn sha256(mut bytes: impl Read) -> io::Result<String> {
+    let (mut context, mut buffer) = (Context::new(&SHA256), vec![0; 64 * 1024]);
+    loop {
+        match bytes.read(&mut buffer)? {
+            0 => return Ok(hex(context.finish().as_ref())),
+            read => context.update(buffer.get(..read).unwrap_or_default()),
+        }
     }
 }
 
 /// One execution: who asked for what, what ran, and how it ended.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Receipt {
     /// Its id.
     pub execution_id: String,
-    /// Where it ran.
+    /// Which agent started it.
     pub agent: Agent,
     /// Who asked for it.
     pub caller: Caller,
-    /// Why it was permitted.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Why it was permitted; `None`: the agent has no policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Policy>,
     /// What was asked for.
     pub request: Request,
@@ -87,14 +97,14 @@ pub struct Receipt {
     pub start: Start,
     /// How it ended.
     pub end: End,
-    /// An agent was restarted while it ran: nobody has seen all of its output, which has no digest.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    /// The agent was restarted while it ran: no single agent process has read all of its output, which has no digest; and where
+    /// it ended meanwhile, the times of its end are those at which the next agent saw it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub agent_restarted: bool,
 }
 
-/// An agent.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+/// An agent, by its own account: the key says which one it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agent {
     /// The name of its machine (uname(2)).
     pub host: String,
@@ -103,77 +113,105 @@ pub struct Agent {
 }
 
 /// A caller, as the agent has authenticated it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Caller {
     /// Its identity.
     pub identity: String,
     /// How it was connected: `mtls`, `unix`, `vsock` or `tcp`.
     pub transport: String,
     /// The SHA-256 of its certificate, in hexadecimal.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_sha256: Option<String>,
 }
 
 /// What the agent's policy has decided.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Policy {
-    /// The rules that permit it, the first 16.
+    /// The rules that permit it, as many as take 4 KiB.
     pub rules: Vec<String>,
+    /// How many they are.
+    pub rule_count: usize,
     /// The other identity that has approved it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_by: Option<String>,
 }
 
-/// What was asked for. The values of the environment are not in it, and neither is input.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+/// What was asked for, without values of variables and without input; and without labels, and what is to become of the
+/// command when its caller goes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Request {
-    /// The shell text. It is left out, and so are the arguments, if it is long: the subject [`COMMAND`] has its digest.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The shell text; `None`: it is not one, or takes more than 16 KiB. The subject [`COMMAND`] has its digest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// Or the program and its arguments.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The program and its arguments; likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub argv: Option<Vec<String>>,
     /// The length of what the subject [`COMMAND`] is the digest of.
     pub command_bytes: u64,
     /// The name of the named command that it is.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub named_command: Option<String>,
-    /// The shell of the text, if it was named.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The shell of the text; `None`: the agent's, or one whose path takes more than 512 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shell: Option<String>,
     /// As a login shell.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub login: bool,
-    /// The names of the variables that were set. They are left out if they are many.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The names of the variables that the request set; `None`: they take more than 4 KiB. The agent adds some of its own, see
+    /// `ExecuteRequest.environment` of the protocol.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<Vec<String>>,
     /// How many they are.
     pub environment_count: usize,
-    /// It began with an empty environment.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    /// They were added to an empty environment, not to that of the user.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub clear_environment: bool,
     /// How much input was given with the request: the subject [`STDIN`].
     pub stdin_bytes: u64,
     /// More input could be sent while it ran, of which nothing is known here.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub accepts_input: bool,
     /// It had a terminal.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminal: bool,
     /// Standard error is in standard output.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub merge_output: bool,
+    /// Nothing that it executes gains privileges.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_new_privileges: bool,
+    /// The timeout that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_milliseconds: Option<u64>,
+    /// The limits that were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
     /// The reason that its caller gave.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }
 
+/// The most that all processes of the command might use together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Limits {
+    /// Memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Processes and threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_processes: Option<u32>,
+    /// Processors' worth of time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<f64>,
+}
+
 /// The main process, as it was started.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Start {
     /// Its number.
     pub pid: u32,
@@ -181,28 +219,29 @@ pub struct Start {
     pub time: String,
     /// The user that it ran as.
     pub user: String,
-    /// Where it was started.
-    pub working_directory: String,
+    /// Where it was started; `None`: the path takes more than 6 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_directory: Option<String>,
 }
 
 /// How it ended. See the message `Exited` of the protocol.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct End {
-    /// When, by the agent's clock, as RFC 3339 has it.
+    /// When all of it was over, its output too, by the agent's clock, as RFC 3339 has it.
     pub time: String,
     /// Why: `exited`, `signaled`, `timed_out`, `cancelled`, `deadline_exceeded`, `out_of_memory` or `agent_shutdown`.
     pub cause: String,
     /// -1 where there is none.
     pub exit_code: i32,
     /// The signal that ended the main process.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<String>,
     /// It left a core dump.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub core_dumped: bool,
-    /// From its start to its end, by a clock that does not jump.
-    pub wall_seconds: f64,
+    /// From the start to the end of the main process, by a clock that does not jump.
+    pub wall_milliseconds: u64,
     /// Processes that were left running.
     pub surviving_processes: u32,
     /// Standard output.
@@ -212,16 +251,16 @@ pub struct End {
 }
 
 /// What the agent has read of a stream: the subject [`STDOUT`] or [`STDERR`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Stream {
     /// All of it.
     pub bytes: u64,
     /// What the caller did not get of that, by its own or the agent's limit: the digest is of all bytes.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped_bytes: u64,
     /// A process that was left running could write more.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub incomplete: bool,
 }
 

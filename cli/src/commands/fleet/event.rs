@@ -137,6 +137,18 @@ impl Outcome {
         }
     }
 
+    /// The same, of a command that was to have a receipt: a success without it is none.
+    pub(crate) fn with_receipt(self) -> Self {
+        let is_missing = self.exited.as_ref().is_some_and(|exited| exited.receipt.is_none());
+        match self.is_ok() && is_missing {
+            true => Self {
+                exited: self.exited,
+                ..Self::new(Kind::Lost, exit::LOST, "it exited with 0, but the agent has sent no receipt")
+            },
+            false => self,
+        }
+    }
+
     /// The command did not run, or its state is unknown.
     pub(crate) fn error(error: &ExecutorError) -> Self {
         let kind = match error {

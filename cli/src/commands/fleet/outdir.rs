@@ -31,6 +31,11 @@ impl Outdir {
         };
         match event {
             Event::Connecting => {
+                // of an earlier run
+                match std::fs::remove_file(directory.join("receipt")) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
                 *open = Some([File::create(directory.join("stdout"))?, File::create(directory.join("stderr"))?]);
             }
             Event::Output(output) => {

@@ -35,6 +35,10 @@ pub(crate) async fn run(mut args: FleetArgs) -> Result<u8, Failure> {
         return background::start(args, hosts, &config).await;
     }
     let (dry_run, stdin) = (args.command.dry_run, args.command.stdin);
+    if args.command.receipt && args.output.outdir.is_none() && !args.output.json {
+        return Err(Failure::message(exit::USAGE, "--receipt: no receipt would be shown")
+            .hint(Some("use --receipt with --outdir DIR, --json or -d")));
+    }
     let schedule = args.schedule.schedule(&config);
     let argv = Some(args.command.command.argv.clone()).filter(|_| !args.output.json && !args.output.quiet);
     let template = CommandTemplate::new(args.command, None)?;

@@ -160,6 +160,7 @@ async fn run(
         Ok(command) => command,
         Err(error) => return Outcome::error(&error.into()),
     };
+    let has_receipt = command.receipt();
     let execution = tokio::select! {
         execution = link.executor.execute(command) => execution,
         () = stop.requested() => return confirm_cancel(agent).await,
@@ -177,7 +178,9 @@ async fn run(
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        outcome = follow(&mut execution, reporter, &mut position) => return outcome,
+        outcome = follow(&mut execution, reporter, &mut position) => {
+            return if has_receipt { outcome.with_receipt() } else { outcome };
+        }
         () = stop.requested() => {}
         () = feeding => {}
     }

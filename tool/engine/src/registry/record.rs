@@ -420,9 +420,10 @@ impl Record {
     pub(super) fn size(&self) -> usize {
         let labels: usize = self.labels.iter().map(|(key, value)| key.len() + value.len() + 8).sum();
         // a directory is no longer than PATH_MAX, and usually far shorter
-        self.asked.program.bytes() + labels + self.receipt_bytes() + 1024
+        self.asked.program.bytes() + labels + 1024
     }
 
+    /// Lists do not have it.
     fn receipt_bytes(&self) -> usize {
         match &*lock(&self.state) {
             State::Lingering(_, _, exited) | State::Exited(_, exited) => {
@@ -434,8 +435,10 @@ impl Record {
 
     /// About how much memory it takes after its end.
     pub(super) fn bytes(&self) -> usize {
-        let saved = if self.transcript.checkpoint().is_some() { CHECKPOINT_BYTES } else { 0 };
-        self.size() + self.asked.identity.len() + self.transcript.bytes() + saved
+        let receipt = self.receipt_bytes();
+        // there it is once more, and what was known of it at the start, in base64
+        let saved = if self.transcript.checkpoint().is_some() { CHECKPOINT_BYTES + 2 * receipt } else { 0 };
+        self.size() + receipt + self.asked.identity.len() + self.transcript.bytes() + saved
     }
 
     pub(super) fn matches(&self, query: &ListQuery) -> bool {

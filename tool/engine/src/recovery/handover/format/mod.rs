@@ -52,7 +52,7 @@ pub(in crate::recovery) struct Asked {
     working_directory: Option<String>,
     user: Option<String>,
     terminal: bool,
-    /// Earlier agents did not write it.
+    /// Earlier agents did not write it; none of them was released.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     receipt: bool,
 }
@@ -88,7 +88,7 @@ struct Exit {
     surviving_processes: u32,
     working_directory: Option<String>,
     end_time: Time,
-    /// Earlier agents did not write it.
+    /// Earlier agents did not write it; none of them was released.
     #[serde(default, skip_serializing_if = "Usage::is_unknown")]
     usage: Usage,
     /// Likewise.
