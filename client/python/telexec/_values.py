@@ -70,7 +70,8 @@ class Exit:
     #: Processes that it left running.
     surviving_processes: int
     usage: Usage
-    #: With `receipt`: an in-toto statement in a DSSE envelope, as JSON; see `telexec receipt verify`.
+    #: With `receipt`: an in-toto statement in a DSSE envelope, as JSON; see `telexec receipt verify`. Agents that are older
+    #: than receipts give none.
     receipt: str | None
 
 

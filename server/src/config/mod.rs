@@ -74,7 +74,7 @@ pub struct Config {
     pub identities: Option<BTreeMap<PathBuf, Vec<String>>>,
     /// The policy, in Cedar. Default: every authenticated caller may run commands, and do anything with its own.
     pub policy: Option<PathBuf>,
-    /// The private key (Ed25519, PKCS#8 in PEM) that signs receipts. Default: commands that ask for one are refused.
+    /// The private key (Ed25519, PKCS#8 in PEM) that signs receipts. Default: requests for one are refused.
     pub receipt_key: Option<PathBuf>,
     /// Roles for the policy: each with patterns of identities.
     pub roles: BTreeMap<String, Vec<String>>,

@@ -7,37 +7,40 @@ use tokio::process::Command as Process;
 
 use super::*;
 
-/// Verifies the signature of an envelope by a key in PEM, checks the statement in it, and prints that.
-const VERIFIER: &str = r#"
-import json, sys
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
+/// What the guide says to do with securesystemslib; it prints the exit code.
+fn example() -> &'static str {
+    const GUIDE: &str = include_str!("../../../docs/OPERATING.md");
+    let (_, after) = GUIDE.split_once("### Receipts\n").unwrap();
+    let (_, block) = after.split_once("```python\n").unwrap();
+    block.split_once("```").unwrap().0
+}
+
+/// Checks and prints the statement, too.
+const STATEMENT: &str = "
 from google.protobuf import json_format
 from in_toto_attestation.v1 import statement, statement_pb2
-from securesystemslib.dsse import Envelope
-from securesystemslib.signer import SSlibKey
 
-envelope = Envelope.from_dict(json.load(open(sys.argv[1])))
-public = load_pem_public_key(open(sys.argv[2], "rb").read())
-keyid = next(iter(envelope.signatures.values())).keyid
-key = SSlibKey.from_crypto(public, keyid=keyid)
-assert envelope.payload_type == "application/vnd.in-toto+json"
-envelope.verify([key], 1)
-parsed = json_format.Parse(envelope.payload, statement_pb2.Statement())
-statement.Statement.copy_from_pb(parsed).validate()
-print(json.dumps({"keyid": keyid, "statement": json.loads(envelope.payload)}))
-"#;
+assert envelope.payload_type == 'application/vnd.in-toto+json'
+statement.Statement.copy_from_pb(json_format.Parse(envelope.payload, statement_pb2.Statement())).validate()
+print(json.dumps({'keyid': key.keyid, 'statement': json.loads(envelope.payload)}))
+";
 
 async fn verified(receipt: &str, key: &PublicKey) -> Result<serde_json::Value, String> {
     let directory = directory();
-    let (envelope, public) = (directory.path().join("receipt"), directory.path().join("key"));
-    std::fs::write(&envelope, receipt).unwrap();
-    std::fs::write(&public, key.to_pem()).unwrap();
+    std::fs::write(directory.path().join("uptime.receipt"), receipt).unwrap();
+    std::fs::write(directory.path().join("web1.pub"), key.to_pem()).unwrap();
     let python = std::env::var("ATTESTATION_PYTHON").expect("tests/run sets it");
     let mut verifier = Process::new(python);
-    verifier.args(["-c", VERIFIER]).args([envelope, public]).stdin(Stdio::null()).kill_on_drop(true);
-    let output = within(verifier.output()).await.unwrap();
+    verifier.args(["-c", &(example().to_owned() + STATEMENT)]).current_dir(directory.path());
+    let output = within(verifier.stdin(Stdio::null()).kill_on_drop(true).output()).await.unwrap();
     match output.status.success() {
-        true => Ok(serde_json::from_slice(&output.stdout).unwrap()),
+        true => {
+            let printed = String::from_utf8(output.stdout).unwrap();
+            let (code, statement) = printed.split_once('\n').unwrap();
+            let read: serde_json::Value = serde_json::from_str(statement).unwrap();
+            assert_eq!(code, read["statement"]["predicate"]["end"]["exitCode"].to_string());
+            Ok(read)
+        }
         false => Err(String::from_utf8(output.stderr).unwrap()),
     }
 }
