@@ -53,7 +53,7 @@ async fn run_id() -> Vec<u8> {
 async fn nothing_runs_where_none_is_signed() {
     let agent = Agent::builder().start();
     let file = agent.directory().join("ran");
-    let command = || Command::shell(&format!("touch {}", file.display())).receipt(true);
+    let command = || Command::shell(format!("touch {}", file.display())).receipt(true);
     let local = LocalExecutor::new(LocalConfig::default()).unwrap();
     for error in [run(&agent.executor().await, command()).await, run(&local, command()).await] {
         match error.unwrap_err() {
@@ -108,7 +108,7 @@ async fn no_request_makes_it_long() {
     let names = |count: usize| (0..count).map(|number| (format!("\u{1}{number:0200}"), String::new()));
     let text = |length: usize| format!(": {}", "\u{1}".repeat(length));
     for (length, variables, is_there) in [(2_600, 10, true), (2_800, 20, false), (100_000, 2_000, false)] {
-        let command = Command::shell(&text(length)).envs(names(variables)).reason("\u{1}".repeat(1024));
+        let command = Command::shell(text(length)).envs(names(variables)).reason("\u{1}".repeat(1024));
         let command = command.working_directory(path.to_str().unwrap()).stdin(vec![0; 100_000]);
         let (_, statement) = key.statement(&executor, command).await;
         let request = &statement.predicate.request;
