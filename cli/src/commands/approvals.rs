@@ -14,7 +14,7 @@ use telexec_executor::ExecutorError;
 use crate::args::{ApprovalsArgs, ReviewArgs};
 use crate::config::ConnectArgs;
 use crate::connect::{call_failure, with_agent};
-use crate::output::quoted::{bytes_quoted, on_a_line, program, rows, words};
+use crate::output::quoted::{bytes_quoted, on_a_line, program, rows, words, yes};
 use crate::output::{self, Failure, exit, print_message, printable, short_duration, table};
 use crate::syntax::Destination;
 use crate::terminal;
@@ -200,10 +200,6 @@ fn what_runs(approval: &Approval, request: &ExecuteRequest) -> String {
         ("named command", on_a_line(&approval.named_command)),
     ]);
     options + &program(&request.command, &request.argv)
-}
-
-fn yes(flag: bool) -> String {
-    if flag { "yes".to_owned() } else { String::new() }
 }
 
 fn pairs(pairs: &BTreeMap<String, String>) -> String {

@@ -87,3 +87,8 @@ fn row(key: &str, value: &str) -> String {
     }
     text + "\n"
 }
+
+/// The value of a line that is only there if this is set.
+pub(crate) fn yes(flag: bool) -> String {
+    if flag { "yes".to_owned() } else { String::new() }
+}
