@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::fs::{CWD, Mode, OFlags, fstatfs, openat};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -22,8 +23,8 @@ pub(crate) struct Child {
     pub(crate) failure: Option<(Step, i32)>,
     /// How often it was looked at in vain.
     pub(crate) looks: u32,
-    /// How it has ended: then it is only kept for the agent.
-    pub(crate) exit: Option<Exit>,
+    /// How it has ended, and when, since the machine was booted: then it is only kept for the agent.
+    pub(crate) exit: Option<(Exit, Duration)>,
     /// The agent does not need it any more.
     pub(crate) is_released: bool,
     /// All that is held for it is still needed, though it is released.
@@ -89,7 +90,7 @@ const MAX_LOOKS: u32 = 50;
 
 /// Of a child whose status is not to be had.
 fn unknown() -> Exit {
-    let none = std::time::Duration::ZERO;
+    let none = Duration::ZERO;
     Exit { exited: false, status: 0, core_dumped: false, user_time: none, system_time: none, max_rss_bytes: 0 }
 }
 
@@ -124,7 +125,7 @@ pub(crate) struct Held<'a> {
     pub(crate) id: u64,
     /// `None`: it is released.
     pub(crate) pid: Option<Pid>,
-    pub(crate) exit: Option<Exit>,
+    pub(crate) exit: Option<(Exit, Duration)>,
     /// By their numbers.
     pub(crate) descriptors: Vec<(u8, BorrowedFd<'a>)>,
 }

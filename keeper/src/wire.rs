@@ -11,7 +11,7 @@ use telexec_spawn::exit::Exit;
 use telexec_spawn::{Credentials, Step};
 
 /// Another one cannot be spoken to.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// A longer message is in a file (memfd_create(2)) that goes with it, as its last descriptor.
 pub const MAX_INLINE_BYTES: usize = 32 * 1024;
 /// Of a start: more than the kernel takes of arguments and environment together, see execve(2).
@@ -136,6 +136,8 @@ pub enum Report {
         id: u64,
         /// How it ended.
         exit: Exit,
+        /// When, since the machine was booted, to the microsecond.
+        at: Duration,
     },
     /// To a new agent: an earlier one has started this, and what is held for it goes with this.
     Held {
@@ -311,7 +313,7 @@ fn text(message: &mut Vec<u8>, text: &CString) {
 }
 
 /// The longest report.
-pub const REPORT_BYTES: usize = 1 + 8 + 2 + 4 + 3 * 8;
+pub const REPORT_BYTES: usize = 1 + 8 + 2 + 4 + 4 * 8;
 
 impl Report {
     /// As it is sent: into this buffer, since it may be sent where no memory can be had. Returns what is used of it.
@@ -335,12 +337,12 @@ impl Report {
                 put(&[*step as u8]);
                 put(&errno.to_le_bytes());
             }
-            Self::Exited { id, exit } => {
+            Self::Exited { id, exit, at } => {
                 put(&[2]);
                 put(&id.to_le_bytes());
                 put(&[u8::from(exit.exited), u8::from(exit.core_dumped)]);
                 put(&exit.status.to_le_bytes());
-                for time in [exit.user_time, exit.system_time] {
+                for time in [exit.user_time, exit.system_time, *at] {
                     put(&u64::try_from(time.as_micros()).unwrap_or(u64::MAX).to_le_bytes());
                 }
                 put(&exit.max_rss_bytes.to_le_bytes());
@@ -371,11 +373,11 @@ impl Report {
                 let id = fields.u64()?;
                 let (exited, core_dumped) = (fields.flag()?, fields.flag()?);
                 let status = fields.i32()?;
-                let (user_time, system_time) =
-                    (Duration::from_micros(fields.u64()?), Duration::from_micros(fields.u64()?));
+                let mut time = || fields.u64().map(Duration::from_micros);
+                let (user_time, system_time, at) = (time()?, time()?, time()?);
                 let max_rss_bytes = fields.u64()?;
                 let exit = Exit { exited, status, core_dumped, user_time, system_time, max_rss_bytes };
-                Self::Exited { id, exit }
+                Self::Exited { id, exit, at }
             }
             3 => Self::Held { id: fields.u64()?, pid: fields.i32()?, present: fields.u16()? },
             4 => Self::AllHeld,

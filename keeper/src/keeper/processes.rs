@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
 use telexec_spawn::{CgroupEntry, Forked, Image, Step, can_be_born_in_a_cgroup, exit, fork};
 
 use super::{Keeper, Source};
@@ -55,6 +56,12 @@ fn entry(cgroup: Option<OwnedFd>, joins: Vec<Given>) -> Result<(CgroupEntry, Opt
         joins.push(openat(directory, "cgroup.procs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?);
     }
     Ok((CgroupEntry { birthplace: None, joins }, cgroup))
+}
+
+/// On a clock that all processes share, which counts while the machine sleeps.
+fn since_boot() -> Duration {
+    let time = clock_gettime(ClockId::Boottime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 impl Keeper {
@@ -159,12 +166,12 @@ impl Keeper {
             // asked again where a debugger holds it up
             let _ = epoll::delete(&self.epoll, &child.pidfd);
             match child.look() {
-                Some(exit) => child.exit = Some(exit),
+                Some(exit) => child.exit = Some((exit, since_boot())),
                 None => return self.look_again(number),
             }
         }
         match (child.id, child.exit, child.failure, child.is_released) {
-            (Some(id), Some(exit), None, false) => self.report(Report::Exited { id, exit }),
+            (Some(id), Some((exit, at)), None, false) => self.report(Report::Exited { id, exit, at }),
             _ => self.reap(number),
         }
     }

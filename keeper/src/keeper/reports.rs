@@ -32,7 +32,7 @@ impl Keeper {
         for id in self.children.to_hand_over() {
             self.report(Report::Held { id, pid: 0, present: 0 });
             let exit = self.children.held(id).and_then(|held| held.pid.and(held.exit));
-            exit.into_iter().for_each(|exit| self.report(Report::Exited { id, exit }));
+            exit.into_iter().for_each(|(exit, at)| self.report(Report::Exited { id, exit, at }));
         }
         self.report(Report::AllHeld);
     }

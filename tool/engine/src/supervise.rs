@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{debug, error, info, warn};
 
+use crate::boot_time::instant;
 use crate::containment::KillOnDrop;
 use crate::grant::Allowance;
 use crate::linger::linger;
@@ -219,7 +220,9 @@ impl Supervisor {
         let left = {
             let main_ends = async {
                 main.end.reached().await;
-                ended_at = Some(Instant::now());
+                // a keeper knows it also from while there was no agent
+                let known = main.end.status().ok().and_then(|ended| ended.at);
+                ended_at = Some(known.map_or_else(Instant::now, instant));
                 std::future::pending().await
             };
             let end = async {

@@ -1,8 +1,11 @@
 //! However they end.
 
-use std::time::Duration;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 use telexec_executor::{
     Attach, Command, Descendants, Event, ExecutionState, Executor, ExecutorError, ExitCause, OnDisconnect,
@@ -208,4 +211,52 @@ async fn what_takes_too_much_memory_is_told_so() {
         let _open = gate.open();
         assert_eq!(end(&agent, execution.id()).await.cause, ExitCause::OutOfMemory, "{}", agent.log());
     }
+}
+
+/// A file that whoever opens it waits for, in the place of another one.
+struct Held<'a> {
+    path: &'a Path,
+    fifo: PathBuf,
+}
+
+impl<'a> Held<'a> {
+    fn new(path: &'a Path) -> Self {
+        let (fifo, link) = (path.with_extension("held"), path.with_extension("link"));
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        std::fs::hard_link(&fifo, &link).unwrap();
+        std::fs::rename(link, path).unwrap();
+        Self { path, fifo }
+    }
+
+    /// The file is there again, with this text, also for who waits for it.
+    fn release(self, text: &str) {
+        let new = self.path.with_extension("new");
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(new, self.path).unwrap();
+        // with both ends it does not wait itself
+        let mut fifo = std::fs::OpenOptions::new().read(true).write(true).open(self.fifo).unwrap();
+        fifo.write_all(text.as_bytes()).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_that_it_took_ends_with_it_though_no_agent_was_there() {
+    const ALL: &str = "permit(principal, action, resource);";
+    let (agent, gate, begun) = (Agent::builder().kept().policy(ALL).start(), Gate::new(), Instant::now());
+    let execution = started(&agent, detached(&format!("echo ready; {}; exit 5", gate.wait()))).await;
+    let path = agent.policy();
+    let held = Held::new(&path);
+    let before = agent.log().matches("listening on").count();
+    crash(serving(&agent).unwrap());
+    let _open = gate.open();
+    let stat = format!("/proc/{}/stat", execution.started().pid);
+    let has_ended = async || std::fs::read_to_string(&stat).unwrap().contains(") Z ");
+    until("it has ended", has_ended).await;
+    let most = begun.elapsed();
+    assert_eq!(agent.log().matches("listening on").count(), before);
+    held.release(ALL);
+    another_serves(&agent, before).await;
+    let exited = end(&agent, execution.id()).await;
+    assert_eq!(exited.cause, ExitCause::Exited(5));
+    assert!(exited.wall_time <= most, "{exited:?}, within {most:?}");
 }

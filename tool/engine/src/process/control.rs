@@ -21,13 +21,16 @@ pub(crate) struct Ended {
     pub(crate) user_time: Duration,
     pub(crate) system_time: Duration,
     pub(crate) max_rss_bytes: u64,
+    /// When, since the machine was booted; `None`: just now.
+    pub(crate) at: Option<Duration>,
 }
 
 impl Ended {
     /// Of a child whose status is not to be had.
     pub(crate) fn unknown() -> Self {
         let none = Duration::ZERO;
-        Self { status: Status::Signal(None), core_dumped: false, user_time: none, system_time: none, max_rss_bytes: 0 }
+        let status = Status::Signal(None);
+        Self { status, core_dumped: false, user_time: none, system_time: none, max_rss_bytes: 0, at: None }
     }
 }
 
@@ -81,6 +84,7 @@ impl From<Exit> for Ended {
             user_time: exit.user_time,
             system_time: exit.system_time,
             max_rss_bytes: exit.max_rss_bytes,
+            at: None,
         }
     }
 }

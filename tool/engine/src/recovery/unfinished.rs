@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use telexec_executor::{Command, Descendants, ExecutionId, Fingerprint, OnDisconnect, TerminalSize};
 
 use super::handover::format::{self, Asked, Main, Time, fingerprint};
-use crate::boot_time::boot_time;
+use crate::boot_time::{instant, since_boot};
 use crate::cgroup::LeafRecord;
 use crate::grant::Allowance;
 use crate::observer::{MainProcess, ObserverStates};
@@ -283,22 +283,4 @@ pub(crate) fn save_end(record: &Record, checkpoint: &Checkpoint) -> io::Result<(
     // that is in the checkpoint already
     ended.output.tail.clear();
     checkpoint.set_ended(&format::encode(&ended)?)
-}
-
-/// A moment on a clock that all processes share, and that counts while the machine sleeps.
-fn since_boot(moment: Instant) -> Duration {
-    let (now, boot) = (Instant::now(), boot_time());
-    match moment.checked_duration_since(now) {
-        Some(later) => boot.saturating_add(later),
-        None => boot.saturating_sub(now.saturating_duration_since(moment)),
-    }
-}
-
-/// The same moment on the clock of this process; if that does not reach back so far, its beginning.
-fn instant(since_boot: Duration) -> Instant {
-    let (now, boot) = (Instant::now(), boot_time());
-    match since_boot.checked_sub(boot) {
-        Some(later) => now.checked_add(later).unwrap_or(now),
-        None => now.checked_sub(boot.saturating_sub(since_boot)).unwrap_or(now),
-    }
 }
