@@ -100,10 +100,10 @@ pub(crate) struct ExecArgs {
     /// If the policy requires another identity's approval, wait up to this long for it
     #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = parse_timeout)]
     pub(crate) wait_approval: Option<Duration>,
-    /// Have the agent sign what ran and how it ended, for --json and telexec receipt get
+    /// Have the agent sign a receipt of what ran and how it ended; see --json and telexec receipt get
     #[arg(long, hide_short_help = true)]
     pub(crate) receipt: bool,
-    /// The same, and write the receipt to FILE
+    /// Like --receipt, and write the receipt to FILE, which must not exist
     #[arg(long, hide_short_help = true, value_name = "FILE", conflicts_with_all = ["detach", "yield_after"])]
     pub(crate) receipt_file: Option<PathBuf>,
     /// Execution ID to use; repeating a request with the same ID attaches to the first execution

@@ -161,7 +161,7 @@ pub(crate) struct FleetCommandArgs {
     #[arg(short = 'u', hide_short_help = true, value_name = "DUR", value_parser = parse_short_timeout)]
     #[arg(conflicts_with = "timeout")]
     pub(crate) short_timeout: Option<Duration>,
-    /// Have each agent sign what ran and how it ended: for --outdir, --json and telexec receipt get
+    /// Have each agent sign a receipt of what ran and how it ended; see --outdir and telexec receipt get
     #[arg(long, hide_short_help = true)]
     pub(crate) receipt: bool,
     /// Run in the background and print an ID for attach, ps and kill
@@ -253,7 +253,7 @@ pub(crate) struct OutputArgs {
     /// Maximum output to keep per host until it is printed, with -b, -B, -L and --diff
     #[arg(long, hide_short_help = true, value_name = "SIZE", default_value = "16M", value_parser = parse_size)]
     pub(crate) keep: u64,
-    /// Also write DIR/HOST/stdout, stderr and exit.json, and with --receipt receipt
+    /// Also write DIR/HOST/stdout, stderr and exit.json, and receipt with --receipt
     #[arg(long, hide_short_help = true, value_name = "DIR")]
     pub(crate) outdir: Option<PathBuf>,
     /// Print events as JSON lines

@@ -50,10 +50,10 @@ Examples:
   telexec receipt verify --key web1.pub build.receipt
   telexec receipt verify --key web1.pub --json build.receipt | jq -e '.predicate.end.exitCode == 0'",
         after_long_help = "\
-That a receipt is valid does not mean that its command was successful, or that it is the one you expect: compare what it says.
+That a receipt is valid does not mean that its command was successful, or that it is the one you expect: check the fields.
 
-With --json, prints the statement as it was signed: its names are those of https://in-toto.io/Statement/v1, with a predicate of type \
-urn:telexec:receipt:v1."
+With --json, prints the signed statement on one line, with characters other than ASCII escaped. Its fields are defined by \
+https://in-toto.io/Statement/v1; the predicate is of type urn:telexec:receipt:v1."
     )]
     Verify(ReceiptVerifyArgs),
     /// Print the receipt of an execution that has ended
@@ -68,7 +68,7 @@ Example:
     Get(ReceiptGetArgs),
     /// Print the public key of an agent, which verifies its receipts
     #[command(after_help = "\
-The key is as authentic as the connection: get it once, over mutual TLS, and keep it.
+You can trust the key only as far as the connection: get it once, over mutual TLS, and keep it.
 
 Exit codes: 0 printed, 1 the agent signs no receipts, 2 invalid command line or configuration, 125 refused by the agent, 255 the \
 agent is unreachable.
@@ -83,7 +83,7 @@ Exit codes: 0 written, 1 the file exists or cannot be written, 2 invalid command
 Example, as root on the agent's machine:
   telexec receipt keygen /etc/telexec/receipt.key")]
     Keygen {
-        /// File for the private key; must not exist. Its mode is 0600
+        /// File to create for the private key, with mode 0600
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
@@ -97,10 +97,10 @@ pub(crate) struct ReceiptVerifyArgs {
     /// Public keys of agents, in PEM; may be repeated: one of them must have signed it
     #[arg(long, required = true, value_name = "FILE")]
     pub(crate) key: Vec<PathBuf>,
-    /// Compare the standard output with this file
+    /// Check that FILE is the command's standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) stdout: Option<PathBuf>,
-    /// Compare the standard error with this file
+    /// Check that FILE is the command's standard error
     #[arg(long, value_name = "FILE")]
     pub(crate) stderr: Option<PathBuf>,
     /// Print the statement as JSON

@@ -44,7 +44,7 @@ pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
                     args.agent.target
                 ));
             }
-            // a success without the receipt that was asked for is none
+            // success requires the receipt that was asked for
             Ok(if code == 0 && saved == Some(false) { exit::LOST } else { code })
         }
         (Ok(_), _) => Ok(0),

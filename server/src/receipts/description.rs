@@ -1,5 +1,5 @@
 //! What a receipt says of a request: who asks for what, and why that is permitted. Never values of variables or input, which
-//! may be secrets; and only parts that fit the length that the proto promises.
+//! may be secrets; and parts too long for the 64 KiB of the proto are left out.
 
 use serde::{Deserialize, Serialize};
 use telexec_executor::{Command, ExecutionId, Program};

@@ -2,9 +2,11 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Stdio;
 
 use serde_json::Value;
 use telexec_tests::{Agent, directory};
+use tokio::io::AsyncWriteExt;
 
 use super::troubleshooting::shows;
 use super::{Said, say, telexec};
@@ -76,16 +78,17 @@ async fn a_receipt_is_written_and_verified() {
     std::fs::write(desk.directory.path().join("changed"), desk.file("r").replacen("eyJ", "eyI", 1)).unwrap();
     let said = desk.say(&["receipt", "verify", "--key", "web1.pub", "changed"]).await;
     assert!(said.failure(1).contains("changed: its signature is not valid for what it says"), "{said:?}");
-    shows("its signature is not valid for what it says: it was changed after it was signed …", said.stderr());
+    shows("its signature is not valid for what it says: it was changed, or another key has signed it …", said.stderr());
     std::fs::write(desk.directory.path().join("long"), desk.file("r") + &" ".repeat(1 << 20)).unwrap();
     let said = desk.say(&["receipt", "verify", "--key", "web1.pub", "long"]).await;
-    assert!(said.failure(1).contains("long: it is too long to be a receipt"), "{said:?}");
+    assert!(said.failure(1).contains("long: it is too long: over 1 MiB"), "{said:?}");
 }
 
 /// What a command is shown as is what ran, whatever it looks like on a terminal.
 #[tokio::test]
 async fn a_command_cannot_pass_for_another() {
     let desk = Desk::new(&Key::new()).await;
+    let file = desk.directory.path().join("r");
     for (text, shown) in [
         (": <<X\n… ; : b\nX", "quoted:         $': <<X\\n… ; : b\\nX'\n"),
         (": a\u{3000}b", "quoted:         $': a\\U00003000b'\n"),
@@ -99,7 +102,37 @@ async fn a_command_cannot_pass_for_another() {
         assert!(said.answer().chars().all(|c| c == '\n' || c == ' ' || c.is_ascii_graphic()), "{said:?}");
         let statement: Value = serde_json::from_str(said.answer()).unwrap();
         assert_eq!(statement["predicate"]["request"]["command"], text);
+        std::fs::remove_file(&file).unwrap();
     }
+}
+
+/// What matters of a request is seen.
+#[tokio::test]
+async fn what_was_asked_for_is_shown() {
+    let desk = Desk::new(&Key::new()).await;
+    let flags = ["--timeout", "90", "--no-new-privileges", "--merge", "-e", "A=hidden", "--reason", "a test"];
+    let said = desk.say(&[&["exec", "--receipt-file", "r"], &flags[..], &["T", "echo", "hi"]].concat()).await;
+    assert_eq!(said.answer(), "hi\n");
+    let receipt = desk.file("r");
+    let mut verify = telexec(["receipt", "verify", "--key", "web1.pub", "-"]);
+    verify.current_dir(desk.directory.path()).stdin(Stdio::piped());
+    let mut child = verify.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(receipt.as_bytes()).await.unwrap();
+    let said = Said::by_child(child).await;
+    for line in [
+        "program:        echo hi\n",
+        "timeout:        1m 30s\n",
+        "no new privs:   yes\n",
+        "variables:      A\n",
+        "reason:         a test\n",
+        "stderr:         in stdout\n",
+        "left running:   nothing\n",
+    ] {
+        assert!(said.answer().contains(line), "{line} in {}", said.stdout());
+    }
+    assert!(!said.stdout().contains("hidden"), "{}", said.stdout());
+    let said = desk.say(&["receipt", "verify", "--key", "web1.pub", "--stderr", "r", "r"]).await;
+    assert!(said.failure(1).contains("the command's standard error is in its standard output"), "{said:?}");
 }
 
 #[tokio::test]
@@ -138,18 +171,25 @@ async fn a_file_has_the_receipt_of_this_command_or_is_not_there() {
     assert!(said.failure(2).contains("--receipt-file none/r: No such file or directory"), "{said:?}");
     assert!(!mark.exists());
     let is_there = || desk.directory.path().join("r").exists();
-    assert_eq!(desk.say(&["exec", "--receipt-file", "r", "T", "true"]).await.answer(), "");
-    assert!(is_there());
     assert_eq!(desk.say(&["exec", "--receipt-file", "r", "T", "no-such-program"]).await.code, 127);
     assert!(!is_there());
     let without = Agent::start();
     let said = desk.say(&["exec", "--receipt-file", "r", without.uri(), "true"]).await;
-    assert!(
-        said.failure(125).contains("--receipt cannot be given here: the agent's configuration has no receipt_key"),
-        "{said:?}"
-    );
+    let why = "--receipt cannot be given here: the agent's configuration has no receipt_key";
+    assert!(said.failure(125).contains(why), "{said:?}");
     shows("… cannot be given here: the agent's configuration has no receipt_key", said.stderr());
     assert!(!is_there());
+    assert_eq!(desk.say(&["exec", "--receipt-file", "r", "T", "true"]).await.answer(), "");
+    let receipt = desk.file("r");
+    // an earlier one, and what a link leads to, stay as they are
+    std::os::unix::fs::symlink("nowhere", desk.directory.path().join("link")).unwrap();
+    for there in ["r", "link"] {
+        let said = desk.say(&["exec", "--receipt-file", there, "T", "touch", mark.to_str().unwrap()]).await;
+        assert!(said.failure(2).contains("it exists: name another file, or remove it; nothing was run"), "{said:?}");
+    }
+    assert_eq!((desk.file("r"), mark.exists()), (receipt, false));
+    let mode = std::fs::metadata(desk.directory.path().join("r")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
     let said = desk.say(&["receipt", "key", without.uri()]).await;
     assert!(said.failure(1).contains("this agent signs no receipts"), "{said:?}");
     let said = desk.say(&["exec", "--receipt-file", "r", "local", "true"]).await;
@@ -157,6 +197,8 @@ async fn a_file_has_the_receipt_of_this_command_or_is_not_there() {
     // a full disk
     let said = desk.say(&["exec", "--receipt-file", "/dev/full", "T", "true"]).await;
     assert!(said.failure(255).contains("no receipt in /dev/full: No space left on device"), "{said:?}");
+    let left = std::fs::read_dir(desk.directory.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(left.collect::<std::collections::BTreeSet<_>>(), ["link", "r", "web1.pub"].map(Into::into).into());
     assert!(said.stderr().contains("telexec receipt get unix://"), "{said:?}");
     assert_eq!(desk.say(&["exec", "--receipt-file", "/dev/full", "T", "-c", "exit 7"]).await.code, 7);
 }

@@ -14,10 +14,11 @@ async fn each_end_is_signed_as_it_was() {
     let key = Key::new();
     let agent = key.agent().start();
     let executor = agent.executor().await;
+    const LONG: Duration = Duration::from_secs(60);
     let timeout = Duration::from_millis(100);
     for (command, cause, signal) in [
         (Command::shell("kill -9 $$"), "signaled", Some("SIGKILL")),
-        (Command::shell("sleep 600").timeout(timeout), "timed_out", Some("SIGTERM")),
+        (Command::shell("sleep 600").timeout(timeout).kill_grace(LONG), "timed_out", Some("SIGTERM")),
         (Command::shell("sleep 600").timeout(timeout).kill_grace(Duration::ZERO), "timed_out", Some("SIGKILL")),
         (Command::shell("exit 255"), "exited", None),
     ] {

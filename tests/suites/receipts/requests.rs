@@ -37,7 +37,7 @@ async fn it_says_who_asked_for_what_and_what_came_of_it() {
     assert_eq!(receipt.request.environment.as_ref().unwrap(), &["SECRET"]);
     assert_eq!((receipt.request.timeout_milliseconds, receipt.request.no_new_privileges), (Some(60_000), true));
     assert_eq!((receipt.start.pid, receipt.start.working_directory.as_deref()), (outcome.started.pid, Some("/usr")));
-    assert_eq!(receipt.start.user, String::from_utf8(run_id().await).unwrap().trim());
+    assert_eq!(receipt.start.user, String::from_utf8(user_name().await).unwrap().trim());
     assert_eq!((&*receipt.end.cause, receipt.end.exit_code, receipt.end.surviving_processes), ("exited", 3, 0));
     assert_eq!((receipt.end.stdout.bytes, receipt.end.stderr.bytes), (10, 6));
     assert!(receipt.start.time <= receipt.end.time && receipt.start.time.ends_with('Z'), "{receipt:?}");
@@ -45,7 +45,7 @@ async fn it_says_who_asked_for_what_and_what_came_of_it() {
     assert!(!serde_json::to_string(&statement).unwrap().contains("hidden"));
 }
 
-async fn run_id() -> Vec<u8> {
+async fn user_name() -> Vec<u8> {
     tokio::process::Command::new("id").arg("-un").output().await.unwrap().stdout
 }
 

@@ -474,7 +474,7 @@ impl Supervisor {
 }
 
 fn no_receipts() -> ExecutorError {
-    let reason = "cannot be given here: there is no key to sign it; nothing ran";
+    let reason = "cannot be given here: this executor signs none; nothing ran";
     ExecutorError::Unsupported { field: "receipt".into(), reason: reason.into() }
 }
 

@@ -38,14 +38,16 @@ pub enum ReceiptError {
     /// It has no signature.
     #[error("it is not signed")]
     Unsigned,
-    /// It names a key that was not given.
-    #[error("none of the given keys has signed it: it names the key {0}")]
+    /// It names no key, or one that was not given.
+    #[error("none of the given keys has signed it: it names {}", if .0.is_empty() { "no key".to_owned() } else { format!("the key {}", .0) })]
     OtherKey(String),
     /// It names one of the keys, which has not signed this.
-    #[error("its signature is not valid for what it says: it was changed after it was signed (key {0})")]
+    #[error(
+        "its signature is not valid for what it says: it was changed, or another key has signed it (it names the key {0})"
+    )]
     Changed(String),
     /// It is signed, and is something else.
-    #[error("it is signed, but is not a receipt of telexec: its type is {0:?}")]
+    #[error("it is signed, but is not a receipt of telexec: its type is \"{0}\"")]
     Type(String),
     /// It is signed, and cannot be read.
     #[error("it is signed, but its statement cannot be read")]
@@ -90,7 +92,7 @@ pub fn verify<'a>(envelope: &[u8], keys: &'a [PublicKey]) -> Result<Verified<'a>
     };
     let Some(key) = signatures.iter().find_map(signer) else { return Err(not_signed(&signatures, keys)) };
     if payload_type != PAYLOAD_TYPE {
-        return Err(ReceiptError::Type(payload_type));
+        return Err(ReceiptError::Type(cut(&payload_type)));
     }
     Ok(Verified { statement: read(&payload)?, payload, key })
 }
@@ -99,8 +101,13 @@ fn not_signed(signatures: &[Signature], keys: &[PublicKey]) -> ReceiptError {
     let Some(first) = signatures.first() else { return ReceiptError::Unsigned };
     match signatures.iter().find_map(|signature| keys.iter().find(|key| key.id() == signature.keyid)) {
         Some(key) => ReceiptError::Changed(key.id().to_owned()),
-        None => ReceiptError::OtherKey(first.keyid.escape_debug().take(64).collect()),
+        None => ReceiptError::OtherKey(cut(&first.keyid)),
     }
+}
+
+/// For a message.
+fn cut(text: &str) -> String {
+    text.escape_debug().take(64).collect()
 }
 
 /// What a signed payload says.
@@ -114,10 +121,10 @@ fn read(payload: &[u8]) -> Result<Statement, ReceiptError> {
     }
     let types: Types = serde_json::from_slice(payload).map_err(ReceiptError::Statement)?;
     if types.statement != STATEMENT_TYPE {
-        return Err(ReceiptError::Type(types.statement));
+        return Err(ReceiptError::Type(cut(&types.statement)));
     }
     if types.predicate_type != PREDICATE_TYPE {
-        return Err(ReceiptError::Type(types.predicate_type));
+        return Err(ReceiptError::Type(cut(&types.predicate_type)));
     }
     serde_json::from_slice(payload).map_err(ReceiptError::Statement)
 }
@@ -194,6 +201,9 @@ mod tests {
         assert!(matches!(refused(&receipt, &[]), ReceiptError::OtherKey(id) if id == key.public().id()));
         let changed = receipt.replacen("eyJ", "eyI", 1);
         assert!(matches!(refused(&changed, &keys), ReceiptError::Changed(id) if id == key.public().id()));
+        let unnamed = receipt.replace(key.public().id(), "");
+        assert!(refused(&unnamed, &keys[..1]).to_string().ends_with("it names no key"));
+        assert!(verify(unnamed.as_bytes(), &keys).is_ok());
         let (unsigned, _) = receipt.split_once("[").unwrap();
         assert!(matches!(refused(&format!("{unsigned}[]}}"), &keys), ReceiptError::Unsigned));
     }

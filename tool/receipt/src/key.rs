@@ -10,6 +10,7 @@ use pem::{EncodeConfig, LineEnding, Pem};
 
 const PRIVATE: &str = "PRIVATE KEY";
 const PUBLIC: &str = "PUBLIC KEY";
+const BEGIN: &[u8] = b"-----BEGIN ";
 /// What precedes the 32 bytes of a public key in its DER encoding.
 const PUBLIC_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
@@ -29,7 +30,7 @@ pub enum KeyError {
     )]
     NotPublic(String),
     /// The system has no random numbers.
-    #[error("a key cannot be generated")]
+    #[error("a key cannot be generated: the system has no random numbers")]
     Generate,
 }
 
@@ -47,7 +48,7 @@ impl SigningKey {
     pub fn generate() -> Result<(Self, String), KeyError> {
         let pair = Ed25519KeyPair::generate().map_err(|_| KeyError::Generate)?;
         let pkcs8 = pair.to_pkcs8v1().map_err(|_| KeyError::Generate)?;
-        Ok((Self::of(pair)?, encode(PRIVATE, pkcs8.as_ref())))
+        Ok((Self::from_pair(pair)?, encode(PRIVATE, pkcs8.as_ref())))
     }
 
     /// The key in DER (PKCS#8).
@@ -55,12 +56,12 @@ impl SigningKey {
     /// # Errors
     /// It is another kind of key.
     pub fn from_pkcs8(der: &[u8]) -> Result<Self, KeyError> {
-        Self::of(Ed25519KeyPair::from_pkcs8(der).map_err(|_| KeyError::Private)?)
+        Self::from_pair(Ed25519KeyPair::from_pkcs8(der).map_err(|_| KeyError::Private)?)
     }
 
-    fn of(pair: Ed25519KeyPair) -> Result<Self, KeyError> {
-        let der: PublicKeyX509Der<'_> = pair.public_key().as_der().map_err(|_| KeyError::Generate)?;
-        let public = PublicKey::from_der(der.as_ref()).ok_or(KeyError::Generate)?;
+    fn from_pair(pair: Ed25519KeyPair) -> Result<Self, KeyError> {
+        let der: PublicKeyX509Der<'_> = pair.public_key().as_der().map_err(|_| KeyError::Private)?;
+        let public = PublicKey::from_der(der.as_ref()).ok_or(KeyError::Private)?;
         Ok(Self { pair, public })
     }
 
@@ -95,6 +96,10 @@ impl PublicKey {
     /// There is none, or something else.
     pub fn from_pem(text: &[u8]) -> Result<Vec<Self>, KeyError> {
         let blocks = pem::parse_many(text).ok().filter(|blocks| !blocks.is_empty()).ok_or(KeyError::Missing)?;
+        // what is cut off is no block
+        if text.windows(BEGIN.len()).filter(|window| *window == BEGIN).count() != blocks.len() {
+            return Err(KeyError::NotPublic("an incomplete block".into()));
+        }
         let key = |block: &Pem| match block.tag() {
             PUBLIC => Self::from_der(block.contents()).ok_or_else(|| KeyError::NotPublic("another kind of key".into())),
             tag => Err(KeyError::NotPublic(tag.escape_debug().take(64).collect())),
@@ -171,7 +176,14 @@ mod tests {
     #[test]
     fn other_keys_are_refused() {
         let shorter = OPENSSL_PUBLIC.replace("MCow", "MCkw");
-        for text in ["", "-----BEGIN", OPENSSL, &shorter, &format!("{OPENSSL_PUBLIC}{OPENSSL}")] {
+        for text in [
+            "",
+            "-----BEGIN",
+            OPENSSL,
+            &shorter,
+            &format!("{OPENSSL_PUBLIC}{OPENSSL}"),
+            &format!("{OPENSSL_PUBLIC}-----BEGIN PUBLIC KEY-----\nMCo"),
+        ] {
             assert!(PublicKey::from_pem(text.as_bytes()).is_err(), "{text}");
         }
         for text in [OPENSSL_PUBLIC, &OPENSSL.replace("BQYDK2VwBCIE", "BQYDK2VuBCIE")] {

@@ -71,9 +71,11 @@ impl Subject {
 pub fn sha256(mut bytes: impl Read) -> io::Result<String> {
     let (mut context, mut buffer) = (Context::new(&SHA256), vec![0; 64 * 1024]);
     loop {
-        match bytes.read(&mut buffer)? {
-            0 => return Ok(hex(context.finish().as_ref())),
-            read => context.update(buffer.get(..read).unwrap_or_default()),
+        match bytes.read(&mut buffer) {
+            Ok(0) => return Ok(hex(context.finish().as_ref())),
+            Ok(read) => context.update(buffer.get(..read).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
 }
@@ -138,8 +140,7 @@ pub struct Policy {
     pub approved_by: Option<String>,
 }
 
-/// What was asked for, without values of variables and without input; and without labels, and what is to become of the
-/// command when its caller goes.
+/// What was asked for, without values of variables, input, labels and the disconnect policy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Request {

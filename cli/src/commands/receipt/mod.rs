@@ -1,6 +1,7 @@
 //! `telexec receipt`: gets and verifies what agents have signed.
 
 mod file;
+mod text;
 mod verify;
 
 use std::io::{self, Write};
@@ -11,7 +12,7 @@ use telexec_receipt::{KeyError, PublicKey, SigningKey};
 use tempfile::NamedTempFile;
 
 pub(super) use self::file::ReceiptFile;
-use self::verify::show;
+use self::verify::verify_receipt;
 use super::find::find;
 use crate::args::{ReceiptAction, ReceiptGetArgs, ReceiptKeyArgs};
 use crate::connect::{call_failure, with_agent};
@@ -23,7 +24,7 @@ const NOT_VALID: u8 = 1;
 
 pub(crate) async fn run(action: ReceiptAction) -> Result<u8, Failure> {
     match action {
-        ReceiptAction::Verify(args) => show(&args).map(|()| 0),
+        ReceiptAction::Verify(args) => verify_receipt(&args).map(|()| 0),
         ReceiptAction::Get(args) => get(args).await,
         ReceiptAction::Key(args) => key(args).await,
         ReceiptAction::Keygen { file } => generate(&file).map(|()| 0),
@@ -64,19 +65,17 @@ async fn key(args: ReceiptKeyArgs) -> Result<u8, Failure> {
 
 /// What an agent says is its key: that, and nothing else.
 fn public_key(target: &Destination, text: &str) -> Result<PublicKey, Failure> {
-    let invalid = |error: KeyError| Failure::new(NOT_VALID, &error).context(format!("{target}: its key of receipts"));
+    let invalid = |error: KeyError| Failure::new(NOT_VALID, &error).context(format!("{target}: its receipt key"));
     let mut keys = PublicKey::from_pem(text.as_bytes()).map_err(invalid)?;
     keys.pop().ok_or_else(|| invalid(KeyError::Missing))
 }
 
 fn generate(path: &Path) -> Result<(), Failure> {
     let failed = |error: &dyn std::error::Error| Failure::message(NOT_VALID, format!("{}: {error}", path.display()));
-    // without the name of a temporary file
-    let of_system = |error: io::Error| failed(&error.raw_os_error().map_or(error, io::Error::from_raw_os_error));
+    let of_system = |error: io::Error| failed(&without_path(error));
     let (key, text) = SigningKey::generate().map_err(|error| failed(&error))?;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // whole or not there, and for its owner alone
-    let mut file = NamedTempFile::new_in(directory).map_err(of_system)?;
+    let mut file = NamedTempFile::new_in(directory(path)).map_err(of_system)?;
     file.write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(of_system)?;
     file.persist_noclobber(path).map_err(|error| match error.error.kind() {
         io::ErrorKind::AlreadyExists => {
@@ -86,4 +85,14 @@ fn generate(path: &Path) -> Result<(), Failure> {
         _ => of_system(error.error),
     })?;
     output::print(key.public().to_pem().as_bytes())
+}
+
+/// Where a file of this path is.
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The error without the name of a temporary file.
+fn without_path(error: io::Error) -> io::Error {
+    error.raw_os_error().map_or(error, io::Error::from_raw_os_error)
 }
