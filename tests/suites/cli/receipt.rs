@@ -72,7 +72,7 @@ async fn a_receipt_is_written_and_verified() {
     let said = desk.say(&["receipt", "verify", "--key", "all.pub", "r"]).await;
     assert!(said.answer().starts_with("signed by:      all.pub (key "), "{said:?}");
     let said = desk.say(&["receipt", "verify", "--key", "r", "r"]).await;
-    assert!(said.failure(2).contains("--key r: it has no public key in PEM"), "{said:?}");
+    assert!(said.failure(2).contains("--key: r: it has no public key in PEM"), "{said:?}");
     let said = desk.say(&["receipt", "verify", "--key", "web1.pub", "out"]).await;
     assert!(said.failure(1).contains("out: it is not a receipt"), "{said:?}");
     std::fs::write(desk.directory.path().join("changed"), desk.file("r").replacen("eyJ", "eyI", 1)).unwrap();
