@@ -54,7 +54,9 @@ fn quote(text: &str, quoted: &mut String) {
 /// What runs: the text, line by line, or the arguments.
 pub(crate) fn program(text: &str, argv: &[String]) -> String {
     let lines: Vec<_> = match argv {
-        [] if text.split('\n').all(|line| printable(line) == line && !line.starts_with(FOLD)) => {
+        [] if !text.trim().is_empty()
+            && text.split('\n').all(|line| printable(line) == line && !line.starts_with(FOLD)) =>
+        {
             text.split('\n').collect()
         }
         [] => return row("quoted", &ansi_c_quoted(text)),
@@ -73,7 +75,7 @@ pub(crate) fn rows<const N: usize>(rows: [(&str, String); N]) -> String {
 /// A line, folded here: folded by the terminal, its end could look like the beginning of another one.
 fn row(key: &str, value: &str) -> String {
     let key = if key.is_empty() { String::new() } else { format!("{key}:") };
-    let room = terminal::output_width().unwrap_or(usize::MAX).saturating_sub(KEY_WIDTH + 2).max(20);
+    let room = terminal::output_width().unwrap_or(usize::MAX).saturating_sub(KEY_WIDTH + 2).max(1);
     let (mut text, mut used) = (format!("{key:KEY_WIDTH$}"), 0);
     for c in value.chars() {
         // as wide as it may be

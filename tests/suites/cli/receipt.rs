@@ -133,6 +133,10 @@ async fn what_was_asked_for_is_shown() {
     assert!(!said.stdout().contains("hidden"), "{}", said.stdout());
     let said = desk.say(&["receipt", "verify", "--key", "web1.pub", "--stderr", "r", "r"]).await;
     assert!(said.failure(1).contains("the command's standard error is in its standard output"), "{said:?}");
+    let long = format!(": {}", "x".repeat(17_000));
+    assert_eq!(desk.say(&["exec", "--receipt-file", "long", "T", "-c", &long]).await.answer(), "");
+    let said = desk.say(&["receipt", "verify", "--key", "web1.pub", "long"]).await;
+    assert!(said.answer().contains("long command:   17002 bytes, SHA-256 "), "{}", said.stdout());
 }
 
 #[tokio::test]

@@ -49,6 +49,9 @@ pub enum ReceiptError {
     /// It is signed, and is something else.
     #[error("it is signed, but is not a receipt of telexec: its type is \"{0}\"")]
     Type(String),
+    /// It is signed, and does not make sense.
+    #[error("it is signed, but contradicts itself: {0}")]
+    Contradiction(&'static str),
     /// It is signed, and cannot be read.
     #[error("it is signed, but its statement cannot be read")]
     Statement(#[source] serde_json::Error),
@@ -94,7 +97,9 @@ pub fn verify<'a>(envelope: &[u8], keys: &'a [PublicKey]) -> Result<Verified<'a>
     if payload_type != PAYLOAD_TYPE {
         return Err(ReceiptError::Type(cut(&payload_type)));
     }
-    Ok(Verified { statement: read(&payload)?, payload, key })
+    let statement = read(&payload)?;
+    statement.check().map_err(ReceiptError::Contradiction)?;
+    Ok(Verified { statement, payload, key })
 }
 
 fn not_signed(signatures: &[Signature], keys: &[PublicKey]) -> ReceiptError {
@@ -170,7 +175,7 @@ mod tests {
             },
             agent_restarted: false,
         };
-        Statement::new(vec![Subject::sha256("command", "00")], receipt)
+        Statement::new(vec![Subject::sha256("command", crate::sha256(&b""[..]).unwrap())], receipt)
     }
 
     fn envelope(key: &SigningKey, payload_type: &str, payload: &str) -> String {
@@ -233,6 +238,17 @@ mod tests {
             assert!(text.contains(field), "{field} in {text}");
             assert!(matches!(of(PAYLOAD_TYPE, &text.replace(field, "")), Err(ReceiptError::Statement(_))), "{field}");
         }
+        let with = |from: &str, to: &str| {
+            assert!(text.contains(from), "{from} in {text}");
+            of(PAYLOAD_TYPE, &text.replacen(from, to, 1))
+        };
+        let contradicts = |from, to| matches!(with(from, to), Err(ReceiptError::Contradiction(_)));
+        let request = r#""request":{"#;
+        assert!(contradicts(request, r#""request":{"command":"a","#));
+        assert!(contradicts(request, r#""request":{"argv":["a"],"#));
+        assert!(contradicts(request, r#""request":{"command":"","argv":[],"#));
+        assert!(contradicts(r#"{"name":"#, r#"{"name":"stdout","digest":{}},{"name":"stdout","digest":{}},{"name":"#));
+        assert!(with(request, r#""request":{"command":"","#).is_ok());
         // later versions may say more
         assert_eq!(of(PAYLOAD_TYPE, &text.replacen('{', r#"{"more":1,"#, 1)).unwrap(), statement());
     }

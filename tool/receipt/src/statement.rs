@@ -1,6 +1,6 @@
 //! What a receipt says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 
 use aws_lc_rs::digest::{Context, SHA256};
@@ -45,6 +45,29 @@ impl Statement {
     pub fn sha256(&self, name: &str) -> Option<&str> {
         let subject = self.subject.iter().find(|subject| subject.name == name)?;
         subject.digest.get("sha256").map(String::as_str)
+    }
+}
+
+impl Statement {
+    /// # Errors
+    /// What contradicts itself.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        let names: BTreeSet<_> = self.subject.iter().map(|subject| &subject.name).collect();
+        if names.len() < self.subject.len() {
+            return Err("a subject has two digests");
+        }
+        let Request { command, argv, .. } = &self.predicate.request;
+        let bytes = match (command, argv) {
+            (None, None) => return Ok(()),
+            (Some(_), Some(_)) => return Err("it has a shell text and arguments"),
+            (Some(text), None) => text.clone().into_bytes(),
+            (None, Some(argv)) => argv.iter().flat_map(|argument| argument.bytes().chain([0])).collect(),
+        };
+        let is_digest_of = |digest: &str| sha256(&*bytes).is_ok_and(|own| own.eq_ignore_ascii_case(digest));
+        match self.sha256(COMMAND) {
+            Some(digest) if is_digest_of(digest) => Ok(()),
+            _ => Err("the digest of the command is another"),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use telexec_executor::OutputStream;
@@ -49,7 +50,10 @@ impl Outdir {
                 let record = outcome.json_line(&host.name).map_err(io::Error::other)?;
                 std::fs::write(directory.join("exit.json"), record)?;
                 if let Some(receipt) = outcome.exited.as_ref().and_then(|exited| exited.receipt.as_ref()) {
-                    std::fs::write(directory.join("receipt"), format!("{receipt}\n"))?;
+                    // it may have secrets of the command line
+                    let mut file =
+                        File::options().write(true).create_new(true).mode(0o600).open(directory.join("receipt"))?;
+                    file.write_all(format!("{receipt}\n").as_bytes())?;
                 }
             }
             Event::Started(_) | Event::Gap(_) => {}

@@ -49,7 +49,8 @@ fn command_fields(statement: &Statement) -> String {
     match (&request.command, &request.argv) {
         (None, None) => {
             let length = counted(request.command_bytes, "byte");
-            rows([("command", format!("too long for the receipt: {length}, SHA-256 {}", digest()))])
+            // no text of a command looks like this
+            rows([("long command", format!("{length}, SHA-256 {}", digest()))])
         }
         (text, argv) => program(text.as_deref().unwrap_or_default(), argv.as_deref().unwrap_or_default()),
     }
@@ -113,12 +114,17 @@ fn left_running(processes: u32) -> String {
 
 fn ending(end: &End) -> String {
     let core = if end.core_dumped { " (core dumped)" } else { "" };
-    match (end.cause.as_str(), &end.signal) {
-        ("exited", _) => format!("code {}", end.exit_code),
-        ("signaled", Some(signal)) => format!("killed by {}{core}", on_a_line(signal)),
+    let signal = end.signal.as_deref().map(on_a_line);
+    match (end.cause.as_str(), &signal) {
+        ("exited", None) => format!("code {}", end.exit_code),
+        ("signaled", Some(signal)) => format!("killed by {signal}{core}"),
+        ("timed_out" | "cancelled" | "deadline_exceeded" | "out_of_memory" | "agent_shutdown", signal) => {
+            let signal = signal.as_ref().map(|signal| format!(" ({signal})")).unwrap_or_default();
+            format!("{}{signal}{core}", end.cause.replace('_', " "))
+        }
         (cause, signal) => {
-            let signal = signal.as_deref().map(|signal| format!(" ({})", on_a_line(signal))).unwrap_or_default();
-            format!("{}{signal}{core}", on_a_line(cause).replace('_', " "))
+            let (cause, signal) = (on_a_line(cause), signal.as_deref().unwrap_or("none"));
+            format!("unknown cause {cause:?}, code {}, signal {signal}{core}", end.exit_code)
         }
     }
 }
