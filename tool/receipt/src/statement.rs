@@ -123,7 +123,7 @@ pub struct Receipt {
     /// How it ended.
     pub end: End,
     /// The agent was restarted while it ran: no single agent process has read all of its output, which has no digest; and where
-    /// it ended meanwhile, the times of its end are those at which the next agent saw it.
+    /// it ended meanwhile, the time of its end is that at which the next agent saw it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub agent_restarted: bool,
 }
