@@ -20,7 +20,10 @@ boot_debian() {
     dpkg-deb -Znone --root-owner-group --build "$WORK/deb" "$WORK/debs/${deb##*/}" >/dev/null
     rm -r "$WORK/deb"
   done
-  truncate -s 320M "$WORK/debs.disk"
+  local megabytes
+  read -r megabytes _ < <(du -sm "$WORK/debs")
+  # with room for what the file system itself takes
+  truncate -s "$((megabytes * 5 / 4 + 16))M" "$WORK/debs.disk"
   mkfs.ext4 -q -F -d "$WORK/debs" "$WORK/debs.disk"
   boot debian --vsock "$WORK/vsock" --memory 1024 --disk "$BASE_DISK" --disk "$WORK/debs.disk" --append \
     "systemd.mask=serial-getty@ttyS0.service systemd.mask=getty@tty1.service systemd.mask=systemd-timesyncd.service systemd.mask=systemd-udev-trigger.service" "$WORK/image"
