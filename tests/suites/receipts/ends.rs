@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use telexec_executor::{ExecutorError, ExitCause, OnDisconnect, Signal, TerminalSize};
+use telexec_executor::{Execution, ExecutorError, ExitCause, OnDisconnect, Signal, TerminalSize};
 use telexec_receipt::{STDERR, STDOUT};
-use telexec_tests::{exit_of, until, until_output, within};
+use telexec_tests::{Gate, exit_of, until, until_output, within};
 
 use super::*;
 use crate::keeper::{crash_and_wait, hand_over_and_wait};
@@ -81,23 +81,28 @@ async fn it_is_remembered_with_the_execution() {
     assert_eq!(found.exited.unwrap(), exited);
 }
 
+/// Starts it in the background, and waits until it has written a first line.
+async fn started(agent: &Agent, text: &str) -> Execution {
+    let command = Command::shell(text).on_disconnect(OnDisconnect::Detach).receipt(true);
+    let mut execution = within(agent.executor().await.execute(command.build().unwrap())).await.unwrap();
+    until_output(&mut execution, "ready\n").await;
+    execution
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_crash_of_the_agent_it_says_what_is_still_known() {
     let key = Key::new();
     let agent = key.agent().kept().start();
-    let gate = directory();
-    let open = gate.path().join("open");
-    let text = format!("echo ready; until [ -e {} ]; do sleep 0.01; done; exit 4", open.display());
-    let command = Command::shell(&text).on_disconnect(OnDisconnect::Detach).receipt(true);
-    let mut execution = within(agent.executor().await.execute(command.build().unwrap())).await.unwrap();
-    until_output(&mut execution, "ready\n").await;
+    let gate = Gate::new();
+    let text = format!("echo ready; {}; exit 4", gate.wait());
+    let execution = started(&agent, &text).await;
     let id = execution.id().clone();
     let ended =
         run(&agent.executor().await, Command::shell("true").on_disconnect(OnDisconnect::Detach).receipt(true)).await;
     let ended = ended.unwrap();
     crash_and_wait(&agent).await;
     hand_over_and_wait(&agent).await;
-    std::fs::write(open, "").unwrap();
+    let _open = gate.open();
     let executor = agent.executor().await;
     let attached = within(executor.attach(&id, telexec_executor::Attach::start())).await.unwrap();
     let exited = exit_of(attached).await;
@@ -117,15 +122,11 @@ async fn after_a_crash_of_the_agent_it_says_what_is_still_known() {
 async fn an_agent_without_the_key_gives_none_for_what_another_has_started() {
     let key = Key::new();
     let agent = key.agent().kept().start();
-    let gate = directory();
-    let open = gate.path().join("open");
-    let text = format!("echo ready; until [ -e {} ]; do sleep 0.01; done", open.display());
-    let command = Command::shell(&text).on_disconnect(OnDisconnect::Detach).receipt(true);
-    let mut execution = within(agent.executor().await.execute(command.build().unwrap())).await.unwrap();
-    until_output(&mut execution, "ready\n").await;
+    let gate = Gate::new();
+    let execution = started(&agent, &format!("echo ready; {}", gate.wait())).await;
     std::fs::write(agent.directory().join("telexecd.toml"), "").unwrap();
     crash_and_wait(&agent).await;
-    std::fs::write(open, "").unwrap();
+    let _open = gate.open();
     let executor = agent.executor().await;
     let attached = within(executor.attach(execution.id(), telexec_executor::Attach::start())).await.unwrap();
     assert_eq!(exit_of(attached).await.receipt, None);
