@@ -28,13 +28,13 @@ pub mod wire;
 
 pub use self::keeper::{Ceiling, keep};
 
-/// The argument before the users that commands may run as, see [`users::write`].
+/// The argument before the users that commands may run as, see [`users::Users::write`].
 pub const USERS: &str = "--command-users";
 
 /// The argument with which no command gains privileges by executing a program, whatever the agent asks for.
 pub const NO_NEW_PRIVILEGES: &str = "--no-new-privileges";
 
-/// The argument before the user that the agent runs as, as [`users::write`] has it, and the directory of its cgroups.
+/// The argument before the user that the agent runs as, as [`users::write_one`] has it, and the directory of its cgroups.
 pub const AGENT_USER: &str = "--agent-user";
 
 /// The argument, first of all, before the descriptor of the state that the keeper's last program has left.

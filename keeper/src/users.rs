@@ -1,34 +1,71 @@
 //! As whom the agent may have commands run.
 
+use std::ops::RangeInclusive;
+
 pub use telexec_spawn::Credentials;
 
-/// The users that are allowed, each with its groups.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Users(Vec<Credentials>);
+/// The ids of dynamic users, and of the group of each. Apart from those that distributions, systemd (see UIDS-GIDS of its
+/// documentation) and, by default, SSSD and Winbind hand out.
+pub const DYNAMIC: RangeInclusive<u32> = 0x7800_0000..=0x7FFD_FFFF;
+
+/// Among users, any of these.
+const ANY_DYNAMIC: &str = "dynamic";
+
+/// The users that are allowed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Users {
+    /// Each with its groups.
+    named: Vec<Credentials>,
+    /// Also those of [`DYNAMIC`].
+    dynamic: bool,
+}
 
 impl Users {
-    /// As [`write()`] writes them; `None`: it does not.
+    /// These, and if `dynamic` those of [`DYNAMIC`].
+    pub fn new(named: Vec<Credentials>, dynamic: bool) -> Self {
+        Self { named, dynamic }
+    }
+
+    /// As [`Users::write`] writes them; `None`: it does not.
     pub fn read(text: &str) -> Option<Self> {
-        text.split(';').filter(|user| !user.is_empty()).map(read_one).collect::<Option<_>>().map(Self)
+        let mut users = Self::default();
+        for user in text.split(';').filter(|user| !user.is_empty()) {
+            match user {
+                ANY_DYNAMIC => users.dynamic = true,
+                _ => users.named.push(read_one(user)?),
+            }
+        }
+        Some(users)
+    }
+
+    /// As an argument: [`write_one`] of each, with semicolons between them.
+    pub fn write(&self) -> String {
+        let dynamic = self.dynamic.then(|| ANY_DYNAMIC.to_owned());
+        self.named.iter().map(write_one).chain(dynamic).collect::<Vec<_>>().join(";")
+    }
+
+    /// Those that have a name.
+    pub fn named(&self) -> &[Credentials] {
+        &self.named
     }
 
     /// Whether a process may be started so: as one of them, and in no group that it is not in. `None`: as this process.
     pub(crate) fn allow(&self, asked: Option<&Credentials>, own: u32) -> bool {
-        let Some(asked) = asked else { return self.0.iter().any(|user| user.uid == own) };
+        let Some(asked) = asked else { return self.named.iter().any(|user| user.uid == own) };
+        if self.dynamic && DYNAMIC.contains(&asked.uid) && asked.gid == asked.uid && asked.groups.is_empty() {
+            return true;
+        }
         let is_in = |user: &Credentials, group: &u32| user.gid == *group || user.groups.contains(group);
         let allows =
             |user: &Credentials| is_in(user, &asked.gid) && asked.groups.iter().all(|group| is_in(user, group));
-        self.0.iter().any(|user| user.uid == asked.uid && allows(user))
+        self.named.iter().any(|user| user.uid == asked.uid && allows(user))
     }
 }
 
-/// As an argument: `UID:GID:GROUP,GROUP;…`.
-pub fn write(users: &[Credentials]) -> String {
-    let text = |user: &Credentials| {
-        let groups: Vec<_> = user.groups.iter().map(u32::to_string).collect();
-        format!("{}:{}:{}", user.uid, user.gid, groups.join(","))
-    };
-    users.iter().map(text).collect::<Vec<_>>().join(";")
+/// As an argument: `UID:GID:GROUP,GROUP…`.
+pub fn write_one(user: &Credentials) -> String {
+    let groups: Vec<_> = user.groups.iter().map(u32::to_string).collect();
+    format!("{}:{}:{}", user.uid, user.gid, groups.join(","))
 }
 
 /// One of them.
@@ -50,7 +87,10 @@ mod tests {
     #[test]
     fn they_read_as_written() {
         for users in [vec![], vec![as_user(1, 2, &[])], vec![as_user(0, 0, &[0, 5]), as_user(65534, 65534, &[65534])]] {
-            assert_eq!(Users::read(&write(&users)), Some(Users(users)));
+            for dynamic in [false, true] {
+                let users = Users::new(users.clone(), dynamic);
+                assert_eq!(Users::read(&users.write()), Some(users));
+            }
         }
         for wrong in ["1", "1:2", "a:2:", "1:2:x", "1:2:3:4", "-1:0:"] {
             assert_eq!(Users::read(wrong), None, "{wrong}");
@@ -59,7 +99,7 @@ mod tests {
 
     #[test]
     fn nobody_else_is_allowed_and_no_other_group() {
-        let users = Users(vec![as_user(1000, 1000, &[1000, 27]), as_user(1001, 1001, &[])]);
+        let users = Users::new(vec![as_user(1000, 1000, &[1000, 27]), as_user(1001, 1001, &[])], false);
         for (uid, gid, groups, allowed) in [
             (1000, 1000, &[1000, 27][..], true),
             (1000, 27, &[], true),
@@ -72,5 +112,25 @@ mod tests {
             assert_eq!(users.allow(Some(&as_user(uid, gid, groups)), 0), allowed, "{uid}:{gid}:{groups:?}");
         }
         assert!(!users.allow(None, 0) && users.allow(None, 1000));
+    }
+
+    #[test]
+    fn dynamic_users_are_in_no_group_but_their_own() {
+        let (first, last) = DYNAMIC.into_inner();
+        let (only, none) = (Users::new(Vec::new(), true), Users::new(Vec::new(), false));
+        for (uid, gid, groups, allowed) in [
+            (first, first, &[][..], true),
+            (last, last, &[], true),
+            (first - 1, first - 1, &[], false),
+            (last + 1, last + 1, &[], false),
+            (first, 0, &[], false),
+            (first, first + 1, &[], false),
+            (first, first, &[0], false),
+            (0, 0, &[], false),
+        ] {
+            assert_eq!(only.allow(Some(&as_user(uid, gid, groups)), 0), allowed, "{uid}:{gid}:{groups:?}");
+            assert!(!none.allow(Some(&as_user(uid, gid, groups)), 0));
+        }
+        assert!(!only.allow(None, 0));
     }
 }

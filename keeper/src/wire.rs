@@ -11,7 +11,7 @@ use telexec_spawn::exit::Exit;
 use telexec_spawn::{Credentials, Step};
 
 /// Another one cannot be spoken to.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// A longer message is in a file (memfd_create(2)) that goes with it, as its last descriptor.
 pub const MAX_INLINE_BYTES: usize = 32 * 1024;
 /// Of a start: more than the kernel takes of arguments and environment together, see execve(2).
@@ -83,6 +83,8 @@ pub struct Start {
     pub held: u8,
     /// `None`: those of the keeper.
     pub credentials: Option<Credentials>,
+    /// It has directories for temporary files of its own, of so many bytes together.
+    pub private_directories: Option<u64>,
     /// Nothing that it executes gives it privileges.
     pub no_new_privileges: bool,
     /// See [`Image`](telexec_spawn::Image).
@@ -227,6 +229,7 @@ const CREDENTIALS: u8 = 8;
 const EXECUTABLE: u8 = 16;
 const SURVIVES: u8 = 32;
 const CHOWN: u8 = 64;
+const PRIVATE_DIRECTORIES: u8 = 128;
 
 impl Start {
     fn encode(&self, message: &mut Vec<u8>) {
@@ -239,9 +242,11 @@ impl Start {
             (self.executable, EXECUTABLE),
             (self.survives, SURVIVES),
             (self.chown, CHOWN),
+            (self.private_directories.is_some(), PRIVATE_DIRECTORIES),
         ];
         message.push(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum());
         message.extend([self.joins, self.held]);
+        message.extend(self.private_directories.iter().flat_map(|bytes| bytes.to_le_bytes()));
         if let Some(credentials) = &self.credentials {
             let groups = credentials.groups.iter();
             let count = u32::try_from(groups.len()).unwrap_or(u32::MAX);
@@ -259,10 +264,8 @@ impl Start {
 
     fn decode(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         let (id, flags, joins, held) = (fields.u64()?, fields.byte()?, fields.byte()?, fields.byte()?);
-        if flags & !(TERMINAL | STDIN | NO_NEW_PRIVILEGES | CREDENTIALS | EXECUTABLE | SURVIVES | CHOWN) != 0 {
-            return Err(Malformed);
-        }
         let has = |flag| flags & flag != 0;
+        let private_directories = if has(PRIVATE_DIRECTORIES) { Some(fields.u64()?) } else { None };
         let credentials = match has(CREDENTIALS) {
             true => {
                 let (uid, gid, count) = (fields.u32()?, fields.u32()?, fields.u32()?);
@@ -287,6 +290,7 @@ impl Start {
             survives: has(SURVIVES),
             held,
             credentials,
+            private_directories,
             no_new_privileges: has(NO_NEW_PRIVILEGES),
             candidates,
             argv,

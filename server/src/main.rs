@@ -8,15 +8,15 @@ use clap::Parser;
 use rustix::process::{
     DumpableBehavior, Resource, Rlimit, Signal as Number, getrlimit, set_dumpable_behavior, setrlimit,
 };
-use telexec_engine::{Keeper, look_up_users};
+use telexec_engine::Keeper;
 use telexec_executor::text::error_chain;
 use telexec_server::args::Args;
 use telexec_server::process::agent_user::{self, AgentUserError, Prepared, prepare};
 use telexec_server::process::keeper::{self, become_keeper};
-use telexec_server::process::machine;
 use telexec_server::process::orphans::Orphans;
 use telexec_server::process::restrictions::{RulesetStatus, restrict};
 use telexec_server::process::upgrade::{UpgradeError, check, check_as_next, refuse};
+use telexec_server::process::{dynamic_users, machine};
 use telexec_server::{
     BindError, Config, ConfigError, Ending, Listeners, PolicyError, ServeError, Switch, logging, serve, serve_if_asked,
 };
@@ -62,6 +62,11 @@ fn act(args: &Args) -> ExitCode {
     if let Err(error) = logging::start(&config) {
         return fail(&error, BAD_CONFIG);
     }
+    // who only checks may be another user than who runs it
+    let checks_users = kept_by.is_none() && (!args.check_config || rustix::process::geteuid().is_root());
+    if let Err(error) = config.users.filter(|_| checks_users).map_or(Ok(()), |_| dynamic_users::check()) {
+        return fail(&error, BAD_CONFIG);
+    }
     if args.check_config {
         if config.keeper == Switch::On
             && let Err(error) = keeper::check()
@@ -103,12 +108,12 @@ fn start_keeper(config: &Config) -> Result<Infallible, (Box<dyn std::error::Erro
             (command_users, Some(agent_user))
         }
         None => {
-            let users = config.command_users.as_deref().map(look_up_users).transpose();
+            let users = config.allowed_users();
             (users.map_err(|error| (AgentUserError::CommandUsers(error).into(), 1))?, None)
         }
     };
     logging::flush();
-    become_keeper(command_users.as_deref(), agent_user.as_ref(), config.no_new_privileges)
+    become_keeper(command_users.as_ref(), agent_user.as_ref(), config.no_new_privileges)
         .map_err(|error| (error.into(), 1))
 }
 

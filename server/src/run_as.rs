@@ -10,13 +10,16 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-use telexec_engine::{ExecutionObserver, Grant, LocalExecutor, MainProcess};
-use telexec_executor::{Command, Execution, ExecutorError};
+use telexec_engine::{DYNAMIC_USER, ExecutionObserver, Grant, LocalExecutor, MainProcess};
+use telexec_executor::{Command, Execution, ExecutorError, InvalidCommand};
 
 /// This program, wherever it is by now.
 const PROGRAM: &str = "/proc/self/exe";
 /// A transfer has no timeout of its own, unless the agent's configuration insists on one.
 const TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Whose files would be gone with the process.
+const NO_USER: &str =
+    "is required by this agent, whose commands run as dynamic users: name the user who is to open the file or socket";
 /// It ends at once, unless a file system hangs where a file that is not complete has a name.
 const KILL_GRACE: Duration = Duration::from_secs(2);
 /// Holds a short file with what is said of it; longer pieces go past it.
@@ -88,7 +91,7 @@ pub fn serve_if_asked() -> Option<ExitCode> {
     ))
 }
 
-/// Starts one, as `user` or the agent's own, for this identity. Without a `stdin` its input is written to the execution.
+/// Starts one, as `user` or the agent's default, for this identity. Without a `stdin` its input is written to the execution.
 ///
 /// # Errors
 /// As of a command.
@@ -99,6 +102,9 @@ pub(crate) async fn start(
     user: Option<&str>,
     stdin: Option<OwnedFd>,
 ) -> Result<Process, ExecutorError> {
+    if engine.user() == DYNAMIC_USER && user.is_none_or(|user| user == DYNAMIC_USER) {
+        return Err(InvalidCommand::new("user", NO_USER).into());
+    }
     let owner = format!("{}{identity}", purpose.owner_prefix());
     let command = Command::argv([PROGRAM, purpose.argument()])
         .accepts_input(stdin.is_none())

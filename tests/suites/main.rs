@@ -12,6 +12,7 @@ mod crowd;
 mod daemon;
 mod dask;
 mod deadlines;
+mod dynamic_users;
 mod e2b;
 mod examples;
 mod exec_command;

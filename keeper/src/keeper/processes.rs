@@ -93,6 +93,7 @@ impl Keeper {
             chowns: &chowns,
             rlimits: &self.rlimits,
             credentials: start.credentials.as_ref(),
+            private_directories: start.private_directories,
             no_new_privileges: start.no_new_privileges || self.ceiling.no_new_privileges,
             fault: None,
         };

@@ -11,8 +11,9 @@ fn a_start() -> impl Strategy<Value = Start> {
         .prop_map(|(uid, gid, groups)| Credentials { name: String::new(), uid, gid, groups });
     let flags =
         (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), 0..4_u8, 0..4_u8);
-    (any::<u64>(), flags, prop::option::of(credentials), texts(), texts(), texts()).prop_map(
-        |(id, flags, credentials, candidates, argv, environment)| {
+    let private = prop::option::of(any::<u64>());
+    ((any::<u64>(), private), flags, prop::option::of(credentials), texts(), texts(), texts()).prop_map(
+        |((id, private_directories), flags, credentials, candidates, argv, environment)| {
             let (terminal, stdin, executable, chown, survives, no_new_privileges, joins, held) = flags;
             Start {
                 id,
@@ -24,6 +25,7 @@ fn a_start() -> impl Strategy<Value = Start> {
                 survives,
                 held,
                 credentials,
+                private_directories,
                 no_new_privileges,
                 cgroup: environment.first().cloned().unwrap_or_default(),
                 working_directory: argv.first().cloned().unwrap_or_default(),

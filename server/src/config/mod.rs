@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use telexec_engine::{ContainmentKind, Keeper, LocalConfig, Retention, SpoolLimits};
+use telexec_engine::{ContainmentKind, Keeper, LocalConfig, Retention, SpoolLimits, allowed_users};
 use telexec_executor::Command;
+use telexec_keeper::users::Users;
 
 pub use self::error::ConfigError;
 use crate::address::ListenAddress;
@@ -51,6 +52,11 @@ pub struct Config {
     /// As whom commands may run, and the processes that open files for callers: users by name, or by id. Default: anyone whom
     /// the policy permits.
     pub command_users: Option<Vec<String>>,
+    /// As whom commands run that name no user. Default: as the user of the agent, or as `agent_user` says.
+    pub users: Option<DefaultUsers>,
+    /// How much a command of a dynamic user may have in its `/tmp`, `/var/tmp` and `/dev/shm` together, in bytes of memory. At least
+    /// 1 MiB. Default: a quarter of the machine's memory.
+    pub max_private_bytes: Option<u64>,
     /// Keep programs such as sudo from raising the privileges of any command (PR_SET_NO_NEW_PRIVS of prctl(2)). Default: no.
     pub no_new_privileges: bool,
     /// Start the agent and all commands from a separate process, the keeper, which restarts the agent if it crashes. Default: no.
@@ -200,6 +206,14 @@ pub enum Switch {
     On,
 }
 
+/// Users of commands that name none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DefaultUsers {
+    /// For each command one of its own, see [`LocalConfig::dynamic_users`]. Requires root and `state_dir`.
+    Dynamic,
+}
+
 /// Permissions of a Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -237,6 +251,8 @@ impl Default for Config {
             otlp_endpoint: None,
             serves_files: false,
             command_users: None,
+            users: None,
+            max_private_bytes: None,
             no_new_privileges: false,
             keeper: Switch::Off,
             agent_user: None,
@@ -326,6 +342,14 @@ impl Config {
         self
     }
 
+    /// The users that commands may run as, for the keeper; `None`: anyone.
+    ///
+    /// # Errors
+    /// One of them cannot be looked up.
+    pub fn allowed_users(&self) -> std::io::Result<Option<Users>> {
+        self.command_users.as_deref().map(|names| allowed_users(names, self.users.is_some())).transpose()
+    }
+
     /// Checks everything that can be checked without binding a socket, certificates included.
     ///
     /// # Errors
@@ -341,8 +365,14 @@ impl Config {
         if let Some(endpoint) = &self.otlp_endpoint {
             trace::check(endpoint).map_err(InvalidSetting)?;
         }
-        if self.command_users.as_ref().is_some_and(Vec::is_empty) {
+        if self.users.is_none() && self.command_users.as_ref().is_some_and(Vec::is_empty) {
             return invalid("command_users is empty: no command could run");
+        }
+        if self.users.is_some() && self.state_dir.is_none() {
+            return invalid("users = \"dynamic\" requires state_dir: it has the next user ID that is free");
+        }
+        if self.max_private_bytes.is_some_and(|bytes| bytes < 1 << 20) {
+            return invalid("max_private_bytes must be at least 1048576");
         }
         if self.agent_user.is_some() && self.keeper == Switch::Off {
             return invalid("agent_user requires keeper = \"on\"");
@@ -494,6 +524,8 @@ impl Config {
             // an agent is a process of its own, unlike an embedded engine
             may_move: true,
             command_users: self.command_users.clone(),
+            dynamic_users: self.users.is_some(),
+            max_private_bytes: self.max_private_bytes,
             no_new_privileges: self.no_new_privileges,
             keeper: self.kept_by.clone(),
         }

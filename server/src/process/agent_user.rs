@@ -14,7 +14,7 @@ use rustix::fs::{
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use telexec_engine::{delegate_cgroup, is_state_file, look_up_users};
 use telexec_keeper::agent_user::AgentUser;
-use telexec_keeper::users::Credentials;
+use telexec_keeper::users::{Credentials, Users};
 use tracing::warn;
 
 use crate::Config;
@@ -91,7 +91,7 @@ pub struct Prepared {
     /// As whom, and where.
     pub agent_user: AgentUser,
     /// As whom commands may run; `None`: as anyone.
-    pub command_users: Option<Vec<Credentials>>,
+    pub command_users: Option<Users>,
 }
 
 /// Makes the cgroups of the agent, and its user the owner of the directories that the agent writes to, as far as they are
@@ -137,7 +137,7 @@ fn files(config: &Config) -> Vec<PathBuf> {
     files.into_iter().chain(syslog).flatten().cloned().collect()
 }
 
-fn look_up(config: &Config, name: &str) -> Result<(Credentials, Option<Vec<Credentials>>), AgentUserError> {
+fn look_up(config: &Config, name: &str) -> Result<(Credentials, Option<Users>), AgentUserError> {
     if !rustix::process::geteuid().is_root() {
         return Err(AgentUserError::NotRoot);
     }
@@ -146,14 +146,14 @@ fn look_up(config: &Config, name: &str) -> Result<(Credentials, Option<Vec<Crede
     if user.uid == 0 {
         return Err(AgentUserError::Root);
     }
-    let command_users = config.command_users.as_deref().map(look_up_users).transpose();
-    let command_users = command_users.map_err(AgentUserError::CommandUsers)?;
-    if command_users.iter().flatten().any(|other| other.uid == user.uid) {
+    let command_users = config.allowed_users().map_err(AgentUserError::CommandUsers)?;
+    let has = |uid| command_users.iter().flat_map(Users::named).any(|other| other.uid == uid);
+    if has(user.uid) {
         return Err(AgentUserError::RunsCommands(name.to_owned()));
     }
     let remedy = match &command_users {
         None => "set command_users",
-        Some(users) if users.iter().any(|user| user.uid == 0) => "remove root from command_users",
+        Some(_) if has(0) => "remove root from command_users",
         Some(_) => "",
     };
     if !remedy.is_empty() {

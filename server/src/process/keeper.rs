@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 
 use telexec_keeper::agent_user::AgentUser;
-use telexec_keeper::users::{Credentials, write};
+use telexec_keeper::users::{Users, write_one};
 
 const PROGRAM: &str = "telexec-keeper";
 /// Where packages have it, from the directory of this program.
@@ -92,20 +92,20 @@ pub(crate) fn check_program(path: PathBuf) -> Result<(), KeeperError> {
 /// # Errors
 /// The keeper cannot be run; this process is as it was.
 pub fn become_keeper(
-    command_users: Option<&[Credentials]>,
+    command_users: Option<&Users>,
     agent_user: Option<&AgentUser>,
     no_new_privileges: bool,
 ) -> Result<Infallible, KeeperError> {
     let (this, path) = programs()?;
     let mut keeper = Command::new(&path);
     if let Some(users) = command_users {
-        keeper.arg(telexec_keeper::USERS).arg(write(users));
+        keeper.arg(telexec_keeper::USERS).arg(users.write());
     }
     if no_new_privileges {
         keeper.arg(telexec_keeper::NO_NEW_PRIVILEGES);
     }
     if let Some(AgentUser { credentials, cgroups, .. }) = agent_user {
-        keeper.arg(telexec_keeper::AGENT_USER).arg(write(std::slice::from_ref(credentials))).arg(cgroups);
+        keeper.arg(telexec_keeper::AGENT_USER).arg(write_one(credentials)).arg(cgroups);
     }
     let source = keeper.arg(&this).args(std::env::args_os().skip(1)).exec();
     Err(KeeperError::Run { path, source })

@@ -2,6 +2,7 @@
 //! whose duties these are then.
 
 pub mod agent_user;
+pub mod dynamic_users;
 pub mod keeper;
 pub mod machine;
 pub mod orphans;

@@ -54,6 +54,14 @@ pub struct LocalConfig {
     /// with a keeper of another user, that of this process never is, and commands that name none run as the first of them.
     /// Default: anyone.
     pub command_users: Option<Vec<String>>,
+    /// Each command that names no user, or [`DYNAMIC_USER`](crate::DYNAMIC_USER), runs as a user of its own, which no account
+    /// has, with `/tmp`, `/var/tmp` and `/dev/shm` of its own and no privileges to gain. Only root, or a keeper that is root, can
+    /// start such commands; [`try_dynamic_users`](crate::try_dynamic_users) says whether this process can. Requires
+    /// [`state_dir`](Self::state_dir), which has the next id that is free. Default: no.
+    pub dynamic_users: bool,
+    /// How much such a command may have in its `/tmp`, `/var/tmp` and `/dev/shm` together, in bytes; they take memory, and count
+    /// against [its limit](telexec_executor::Limits) of that. Default: a quarter of the machine's memory.
+    pub max_private_bytes: Option<u64>,
     /// No command gains privileges by executing a program, whether it asks for that or not; see
     /// [`Command::no_new_privileges`](telexec_executor::Command::no_new_privileges). Default: no.
     pub no_new_privileges: bool,
@@ -84,6 +92,8 @@ impl Default for LocalConfig {
             require_cgroup: false,
             may_move: false,
             command_users: None,
+            dynamic_users: false,
+            max_private_bytes: None,
             no_new_privileges: false,
             keeper: None,
         }

@@ -101,7 +101,7 @@ impl LocalExecutor {
         self.shared.cgroups.limits()
     }
 
-    /// The user that commands run as if they name none: the one of this process.
+    /// The user that commands run as if they name none: the one of this process, or [`DYNAMIC_USER`](crate::DYNAMIC_USER).
     pub fn user(&self) -> &str {
         self.shared.defaults.user()
     }
@@ -134,7 +134,7 @@ impl LocalExecutor {
         let shell = defaults.shell_of(command, &account, &base);
         let working_directory = defaults.working_directory(command, &account);
         let variables = base.into_keys().collect();
-        let no_new_privileges = defaults.no_new_privileges(command);
+        let no_new_privileges = defaults.no_new_privileges(command, &account);
         let (user, uid) = (account.name, account.uid);
         Ok(ResolvedCommand { user, uid, working_directory, shell, variables, no_new_privileges })
     }

@@ -56,6 +56,7 @@ pub use self::process::keeper::Keeper;
 pub use self::process::reaper::Reaper;
 pub use self::recovery::handover::is_state_file;
 pub use self::recovery::unfinished::handover_formats;
-pub use self::spawn::command_users::look_up_users;
+pub use self::spawn::command_users::{allowed_users, look_up_users};
+pub use self::spawn::dynamic_user::{DYNAMIC_USER, try_dynamic_users};
 pub use self::state::serving::{ServingAgent, send_upgrade, serving_agents};
 pub use self::workers::{Lost, Workers};

@@ -23,6 +23,7 @@ use crate::recovery::handed_over::{self, HandedOver};
 use crate::recovery::{handover, leftovers};
 use crate::registry::Registry;
 use crate::spawn::command_users::CommandUsers;
+use crate::spawn::dynamic_user::DynamicIds;
 use crate::spawn::resolve::Defaults;
 use crate::spawn::{DirectSpawner, KeeperSpawner, Spawner};
 use crate::state::disk::Disk;
@@ -44,6 +45,8 @@ pub(crate) const MAX_STARTS_PER_IDENTITY: usize = 16;
 pub(crate) struct Shared {
     pub(crate) defaults: Defaults,
     pub(crate) command_users: CommandUsers,
+    /// `None`: there are no dynamic users.
+    pub(crate) dynamic_ids: Option<DynamicIds>,
     pub(crate) spawner: Box<dyn Spawner>,
     /// What its keeper has, if there is one.
     pub(crate) kept: Option<Arc<Kept>>,
@@ -102,7 +105,8 @@ impl Shared {
             }
         })??;
         let own = config.keeper.as_ref().map_or_else(|| geteuid().as_raw(), Keeper::uid);
-        let command_users = CommandUsers::new(config.command_users.as_deref(), own)?;
+        let command_users = CommandUsers::new(config.command_users.as_deref(), config.dynamic_users, own)?;
+        let dynamic_ids = dynamic_ids(&config, &disk)?;
         let spawner: Box<dyn Spawner> = match &kept {
             Some(kept) => Box::new(KeeperSpawner::new(Arc::clone(kept))?),
             None => Box::new(DirectSpawner::new()?),
@@ -134,6 +138,7 @@ impl Shared {
         Ok(Self {
             defaults: Defaults::new(&config, own, command_users.default.clone()),
             command_users,
+            dynamic_ids,
             spawner,
             kept,
             registry,
@@ -217,6 +222,18 @@ impl Shared {
 }
 
 /// The containment that the configuration asks for, or the best that works here.
+/// Blocks.
+fn dynamic_ids(config: &LocalConfig, disk: &Disk) -> io::Result<Option<DynamicIds>> {
+    if !config.dynamic_users {
+        return Ok(None);
+    }
+    let Some(state_dir) = config.state_dir.clone() else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "dynamic users require a state directory"));
+    };
+    let of_ids = disk.clone();
+    disk.run_blocking(START_TIMEOUT, move || DynamicIds::new(of_ids, &state_dir))?.map(Some)
+}
+
 fn containment(config: &LocalConfig, inherited: &[PathBuf]) -> io::Result<Cgroups> {
     let keeper = config.keeper.as_ref().and_then(Keeper::pid);
     let movable: Vec<_> = if config.may_move { keeper.into_iter().chain([getpid()]).collect() } else { Vec::new() };

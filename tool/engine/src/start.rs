@@ -22,6 +22,7 @@ use crate::recovery::unfinished::{Start, Unfinished};
 use crate::registry::Record;
 use crate::shared::Shared;
 use crate::spawn::Child;
+use crate::spawn::account::Account;
 use crate::spawn::working_directory::Report;
 use crate::state::checkpoint::Checkpoint;
 use crate::state::disk::DISK_TIMEOUT;
@@ -229,6 +230,18 @@ impl Shared {
         Ok(made.map_err(|error| exhausted(error.to_string()))?.map_err(prepare)?)
     }
 
+    /// With an id of its own, if it is a dynamic user.
+    fn with_id(&self, account: Account) -> Result<Account, ExecutorError> {
+        match &self.dynamic_ids {
+            Some(ids) if account.is_dynamic => {
+                let id =
+                    ids.next().map_err(|error| exhausted(format!("there is no id for a dynamic user: {error}")))?;
+                Ok(account.with_id(id))
+            }
+            _ => Ok(account),
+        }
+    }
+
     /// Notes that it may outlive its call.
     fn note(&self, key: &Key, leaf: Option<&Leaf>) -> Option<Note> {
         let (journal, key) = (Arc::clone(&self.journal), key.clone());
@@ -261,7 +274,10 @@ impl Shared {
     ) -> Result<Spawned, ExecutorError> {
         let account = self.defaults.account(command)?;
         self.command_users.check(&account)?;
+        let account = self.with_id(account)?;
         let mut report = match command.report_working_directory() {
+            // where it stood is gone with it
+            _ if account.is_dynamic => None,
             true => Some(self.report(&name.key, account.credentials.as_ref())?),
             false => None,
         };

@@ -219,16 +219,23 @@ impl SpawnError {
             | SpawnStage::Dup
             | SpawnStage::CloseRange
             | SpawnStage::Rlimit
+            | SpawnStage::Unshare
+            | SpawnStage::Mount
             | SpawnStage::Setgroups
             | SpawnStage::Setgid
             | SpawnStage::Setuid => false,
         }
     }
 
-    /// The machine is out of processes, memory or descriptors, or the agent's disk is full.
+    /// The machine is out of processes, memory, descriptors, namespaces or mounts, or the agent's disk is full.
     pub fn is_exhausted(&self) -> bool {
-        let is_disk_full = self.stage == SpawnStage::Prepare && matches!(self.errno, ENOSPC | EDQUOT);
-        is_disk_full || matches!(self.errno, EAGAIN | ENOMEM | ENFILE | EMFILE)
+        let has_no_space = match self.stage {
+            SpawnStage::Prepare => matches!(self.errno, ENOSPC | EDQUOT),
+            // see namespaces(7), and fs.mount-max of proc(5)
+            SpawnStage::Unshare | SpawnStage::Mount => self.errno == ENOSPC,
+            _ => false,
+        };
+        has_no_space || matches!(self.errno, EAGAIN | ENOMEM | ENFILE | EMFILE)
     }
 }
 
@@ -251,6 +258,10 @@ pub enum SpawnStage {
     CloseRange,
     /// Setting its limits: setrlimit(2).
     Rlimit,
+    /// Making namespaces of its own: unshare(2).
+    Unshare,
+    /// Mounting directories of its own: mount(2).
+    Mount,
     /// Taking the user's groups: setgroups(2).
     Setgroups,
     /// Taking the user's own group: setgid(2).
@@ -265,7 +276,7 @@ pub enum SpawnStage {
 
 impl SpawnStage {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Prepare,
         Self::User,
         Self::Cgroup,
@@ -274,6 +285,8 @@ impl SpawnStage {
         Self::Dup,
         Self::CloseRange,
         Self::Rlimit,
+        Self::Unshare,
+        Self::Mount,
         Self::Setgroups,
         Self::Setgid,
         Self::Setuid,
@@ -292,6 +305,8 @@ impl SpawnStage {
             Self::Dup => "dup",
             Self::CloseRange => "close_range",
             Self::Rlimit => "rlimit",
+            Self::Unshare => "unshare",
+            Self::Mount => "mount",
             Self::Setgroups => "setgroups",
             Self::Setgid => "setgid",
             Self::Setuid => "setuid",
@@ -311,6 +326,8 @@ impl SpawnStage {
             Self::Dup => "connect the standard streams of",
             Self::CloseRange => "close the files that are not for",
             Self::Rlimit => "set the limits of",
+            Self::Unshare => "make namespaces for",
+            Self::Mount => "mount the temporary directories of",
             Self::Setgroups => "take the groups of the user",
             Self::Setgid => "take the group of the user",
             Self::Setuid => "become the user",

@@ -2,12 +2,13 @@
 //! calls. No allocation, no lock, no panic, no destructor.
 #![allow(unsafe_code)]
 
+use std::ffi::CStr;
 use std::os::fd::RawFd;
 use std::ptr;
 
 use libc::{c_char, c_int, c_long, c_void};
 
-use crate::{Chown, PendingChild, Step, rlimits};
+use crate::{Chown, PendingChild, Step, private, rlimits};
 
 /// The kernel's signal set.
 const SIGNAL_SET_BYTES: usize = 8;
@@ -27,6 +28,8 @@ pub(super) struct SharedWithChild {
     pub(super) chown_count: usize,
     pub(super) rlimits: *const libc::rlimit64,
     pub(super) credentials: *const Ids,
+    /// The options of the file system of its private directories. Null: it has none.
+    pub(super) private_directories: *const c_char,
     pub(super) no_new_privileges: bool,
     /// Null: it is not noted.
     pub(super) pending: *const PendingChild,
@@ -47,7 +50,7 @@ pub(super) struct Ids {
 }
 
 /// The steps of becoming the program, in their order.
-const STEPS: [(Step, Action); 12] = [
+const STEPS: [(Step, Action); 14] = [
     (Step::Clone, note_birth),
     (Step::Setsid, new_session),
     // here, since a file may be busy for as long as its owner likes
@@ -57,6 +60,8 @@ const STEPS: [(Step, Action); 12] = [
     (Step::CloseRange, close_other_files),
     // not before: a copy of a descriptor needs a number below the limit
     (Step::Rlimit, default_rlimits),
+    (Step::Unshare, leave_namespaces),
+    (Step::Mount, mount_private_directories),
     (Step::Setgroups, set_groups),
     (Step::Setgid, set_gid),
     (Step::Setuid, set_uid),
@@ -194,6 +199,21 @@ unsafe fn default_rlimits(shared: &mut SharedWithChild) -> Result<(), c_int> {
         }
     }
     Ok(())
+}
+
+unsafe fn leave_namespaces(shared: &mut SharedWithChild) -> Result<(), c_int> {
+    if shared.private_directories.is_null() { Ok(()) } else { private::leave_namespaces() }
+}
+
+unsafe fn mount_private_directories(shared: &mut SharedWithChild) -> Result<(), c_int> {
+    if shared.private_directories.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the parent passed null or valid ids, and a C string.
+    unsafe {
+        let (uid, gid) = shared.credentials.as_ref().map_or((0, 0), |ids| (ids.uid, ids.gid));
+        private::mount_directories(CStr::from_ptr(shared.private_directories), uid, gid)
+    }
 }
 
 unsafe fn connect_streams(shared: &mut SharedWithChild) -> Result<(), c_int> {
@@ -399,7 +419,7 @@ pub(super) extern "C" fn close_files_and_end(argument: *mut c_void) -> c_int {
     }
 }
 
-fn check(result: c_long) -> Result<(), c_int> {
+pub(super) fn check(result: c_long) -> Result<(), c_int> {
     if result < 0 { Err(errno()) } else { Ok(()) }
 }
 

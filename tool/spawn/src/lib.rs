@@ -11,6 +11,7 @@
 mod child;
 mod clone;
 pub mod exit;
+pub mod private;
 pub mod rlimits;
 mod step;
 
@@ -77,6 +78,8 @@ pub struct Image<'a> {
     pub rlimits: &'a [libc::rlimit64; rlimits::KINDS],
     /// `None`: those of this process.
     pub credentials: Option<&'a Credentials>,
+    /// It has [private directories](private), of so many bytes together. Only root can give it these.
+    pub private_directories: Option<u64>,
     /// Nothing that it executes gives it privileges.
     pub no_new_privileges: bool,
     /// The step that is to fail, for tests of what becomes of it.
@@ -146,6 +149,7 @@ struct Prepared<'a> {
     environment: Vec<*const c_char>,
     joins: Vec<RawFd>,
     ids: Option<Ids>,
+    private_directories: Option<CString>,
     image: &'a Image<'a>,
 }
 
@@ -162,6 +166,7 @@ impl<'a> Prepared<'a> {
                 groups: credentials.groups.as_ptr(),
                 group_count: credentials.groups.len(),
             }),
+            private_directories: image.private_directories.map(private::options),
             image,
         }
     }
@@ -180,6 +185,7 @@ impl<'a> Prepared<'a> {
             chown_count: self.image.chowns.len(),
             rlimits: self.image.rlimits.as_ptr(),
             credentials: self.ids.as_ref().map_or(ptr::null(), ptr::from_ref),
+            private_directories: self.private_directories.as_ref().map_or(ptr::null(), |options| options.as_ptr()),
             no_new_privileges: self.image.no_new_privileges,
             pending,
             fault: self.image.fault,

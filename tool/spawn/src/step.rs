@@ -16,6 +16,10 @@ pub enum Step {
     CloseRange,
     /// Setting its limits: setrlimit(2).
     Rlimit,
+    /// Making namespaces of its own: unshare(2).
+    Unshare,
+    /// Mounting directories of its own: mount(2).
+    Mount,
     /// Taking the user's groups: setgroups(2).
     Setgroups,
     /// Taking the user's own group: setgid(2).
@@ -30,13 +34,15 @@ pub enum Step {
 
 impl Step {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Clone,
         Self::Setsid,
         Self::Cgroup,
         Self::Dup,
         Self::CloseRange,
         Self::Rlimit,
+        Self::Unshare,
+        Self::Mount,
         Self::Setgroups,
         Self::Setgid,
         Self::Setuid,
@@ -57,6 +63,6 @@ mod tests {
     #[test]
     fn steps_have_their_numbers() {
         assert!(Step::ALL.into_iter().all(|step| Step::from_number(step as u8) == Some(step)));
-        assert_eq!(Step::from_number(11), None);
+        assert_eq!(Step::from_number(13), None);
     }
 }

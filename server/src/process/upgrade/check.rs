@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use serde::{Deserialize, Serialize};
 use telexec_engine::{handover_formats, look_up_users};
 use telexec_executor::text::error_chain;
-use telexec_keeper::users::write;
+use telexec_keeper::users::Users;
 use telexec_keeper::{AGENT_USER, NO_NEW_PRIVILEGES, USERS};
 
 use super::UpgradeError;
@@ -134,12 +134,13 @@ fn check_settings(keeper: u32, config: &Config) -> Result<(), UpgradeError> {
     let value = |flag: &str| line.iter().skip_while(|argument| **argument != flag.as_bytes()).nth(1);
     let has = |flag: &str| value(flag).map(|text| uids(&String::from_utf8_lossy(text)));
     // groups look different to each user, and those of the keeper hold
-    let wanted = |names: &[String]| look_up_users(names).map(|users| uids(&write(&users))).map_err(UpgradeError::Users);
-    let agent_user = config.agent_user.as_ref().map(|name| wanted(std::slice::from_ref(name))).transpose()?;
+    let uids_of = |users: &Users| uids(&users.write());
+    let agent_user = config.agent_user.as_ref().map(|name| look_up_users(std::slice::from_ref(name))).transpose();
+    let agent_user = agent_user.map_err(UpgradeError::Users)?.map(|user| uids_of(&Users::new(user, false)));
     if has(AGENT_USER) != agent_user {
         return Err(UpgradeError::Changed("agent_user"));
     }
-    if has(USERS) != config.command_users.as_deref().map(wanted).transpose()? {
+    if has(USERS) != config.allowed_users().map_err(UpgradeError::Users)?.as_ref().map(uids_of) {
         return Err(UpgradeError::Changed("command_users"));
     }
     if line.iter().any(|argument| **argument == *NO_NEW_PRIVILEGES.as_bytes()) != config.no_new_privileges {

@@ -27,7 +27,7 @@ def send(pid, number): ask(struct.pack("<Bi", 11, number), os.pidfd_open(pid))
 def refused(id, step, *argv, **more):
     answer = runs_in(id, *argv, **more)
     assert answer == ("not started", id, step, 1), answer
-CGROUP, SETUID = 2, 8
+CGROUP, SETUID = 2, 10
 # it is started again, whatever it ends with, until its keeper is asked to end
 if life() > 1:
     ready()

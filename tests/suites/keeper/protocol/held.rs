@@ -129,7 +129,7 @@ if life() == 1:
     # nothing is held for it
     empty = runs(2, b"/bin/sleep", b"300", flags=SURVIVES)
     ask(start(3, b"/no/such/program", flags=SURVIVES, held=1), into, into, held(b"a"))
-    assert heard() == ("not started", 3, 10, 2)
+    assert heard() == ("not started", 3, 12, 2)
     # it is held up on its way to its program
     os.mkfifo(lives + ".fifo")
     ask(start(4, lives.encode() + b".fifo", flags=SURVIVES, held=1), into, into, held(b"a"))

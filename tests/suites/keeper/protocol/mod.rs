@@ -15,7 +15,7 @@ use tokio::time::timeout;
 const PRELUDE: &str = r#"
 import array, os, socket, struct, sys, time
 number, version = os.environ["TELEXEC_KEEPER"].split(":")
-assert version == "5", version
+assert version == "6", version
 keeper = socket.socket(fileno=int(number))
 keeper.settimeout(20)
 lives = sys.argv[1]
@@ -132,7 +132,7 @@ pid = runs(2, b"/bin/sleep", b"300")
 os.kill(pid, 9)
 assert heard() == ("exited", 2, 0, 0, 9)
 ask(start(3, b"/no/such/program"), into, into)
-assert heard() == ("not started", 3, 10, 2)
+assert heard() == ("not started", 3, 12, 2)
 # and with all three streams
 given, giving = os.pipe()
 ask(start(4, b"/bin/cat", flags=2), given, into, into)
@@ -209,7 +209,7 @@ assert heard()[:3] == ("not started", 3, 0)
 # one that hangs on its way does not hold up others, and can be cancelled
 os.mkfifo(lives + ".fifo")
 ask(start(4, lives.encode() + b".fifo"), into, into)
-assert heard()[:3] == ("not started", 4, 10)
+assert heard()[:3] == ("not started", 4, 12)
 assert runs(5, b"/bin/true") > 0
 assert heard()[:2] == ("exited", 5)
 # unknown ones
@@ -313,10 +313,29 @@ for id, user in enumerate(refused):
     assert as_user(100 + id, *user) == "not started", user
 # as the keeper itself
 ask(start(200, b"/bin/true"), into, into)
-assert heard() == ("not started", 200, 8, 1)
+assert heard() == ("not started", 200, 10, 1)
 stopping()
 "#;
     let (output, lives) = keep_as(&["--command-users", "65534:65534:65533;7:7:"], agent).await;
+    assert!(output.status.success() && lives == 0, "{output:?}");
+    // a dynamic user: with private directories, which are root's to give
+    let agent = r#"
+ready()
+first, last = 0x78000000, 0x7ffdffff
+def as_user(id, uid, gid, *groups):
+    ids = struct.pack("<QIII", 1 << 20, uid, gid, len(groups)) + b"".join(struct.pack("<I", group) for group in groups)
+    ask(start(id, b"/bin/sh", b"-c", b"echo $(id -u) $(stat -c %u%a /tmp) > /tmp/x; cat /tmp/x", flags=8 | 128, ids=ids), into, into)
+    return heard()[0]
+for id, uid in enumerate((first, last)):
+    assert as_user(id, uid, uid) == "started", uid
+    assert heard()[:4] == ("exited", id, 1, 0)
+    assert os.read(out, 100) == b"%d %d700\n" % (uid, uid)
+refused = [(first, 0), (first, first, 0), (first - 1, first - 1), (last + 1, last + 1), (0, 0)]
+for id, user in enumerate(refused):
+    assert as_user(100 + id, *user) == "not started", user
+stopping()
+"#;
+    let (output, lives) = keep_as(&["--command-users", "7:7:;dynamic"], agent).await;
     assert!(output.status.success() && lives == 0, "{output:?}");
     let (output, _) = keep_as(&["--command-users", "nobody"], agent).await;
     assert_eq!(output.status.code(), Some(64), "{output:?}");

@@ -69,6 +69,8 @@ pub(crate) fn stage(step: Step) -> SpawnStage {
         Step::Setsid => SpawnStage::Setsid,
         Step::Cgroup => SpawnStage::Cgroup,
         Step::Rlimit => SpawnStage::Rlimit,
+        Step::Unshare => SpawnStage::Unshare,
+        Step::Mount => SpawnStage::Mount,
         Step::Dup => SpawnStage::Dup,
         Step::CloseRange => SpawnStage::CloseRange,
         Step::Setgroups => SpawnStage::Setgroups,

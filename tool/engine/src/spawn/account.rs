@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::unistd::{Uid, User, getgrouplist};
 use telexec_executor::{SpawnError, SpawnStage};
+use telexec_keeper::users::DYNAMIC;
 use telexec_spawn::Credentials;
+
+use super::dynamic_user::DYNAMIC_USER;
 
 /// A user that commands run as.
 #[derive(Clone, Debug)]
@@ -18,6 +21,8 @@ pub(crate) struct Account {
     shell: String,
     /// `None`: it is the user of the process that starts them, whose credentials commands inherit.
     pub(crate) credentials: Option<Credentials>,
+    /// It exists for one command alone, see [`Account::with_id`].
+    pub(crate) is_dynamic: bool,
 }
 
 impl Account {
@@ -32,8 +37,28 @@ impl Account {
                 home: "/".into(),
                 shell: SHELL.into(),
                 credentials: None,
+                is_dynamic: false,
             },
         }
+    }
+
+    /// A dynamic user, before it has an id: the lowest that it could have stands for that.
+    pub(crate) fn dynamic() -> Self {
+        Self {
+            name: DYNAMIC_USER.into(),
+            uid: *DYNAMIC.start(),
+            home: PRIVATE_HOME.into(),
+            shell: SHELL.into(),
+            credentials: None,
+            is_dynamic: true,
+        }
+    }
+
+    /// The dynamic user that has this id.
+    pub(crate) fn with_id(self, uid: u32) -> Self {
+        let name = uid.to_string();
+        let credentials = Credentials { name: name.clone(), uid, gid: uid, groups: Vec::new() };
+        Self { name, uid, credentials: Some(credentials), ..self }
     }
 
     /// The user with this name, or, if there is none and it is a number, with this id. May take long, or forever, where
@@ -79,6 +104,7 @@ impl Account {
             home: text(user.dir).unwrap_or_else(|| "/".into()),
             shell: text(user.shell).unwrap_or_else(|| SHELL.into()),
             credentials,
+            is_dynamic: false,
         }
     }
 
@@ -120,6 +146,9 @@ fn id(name: &str) -> Option<Uid> {
 
 /// To setresuid(2) this is no id: it means "unchanged".
 const UNCHANGED: u32 = u32::MAX;
+
+/// Of users that have nothing but private directories.
+const PRIVATE_HOME: &str = "/tmp";
 
 /// For accounts that name none, see passwd(5).
 const SHELL: &str = "/bin/sh";

@@ -5,6 +5,7 @@ use std::io;
 
 use nix::unistd::geteuid;
 use telexec_executor::ExecutorError;
+use telexec_keeper::users::{DYNAMIC, Users};
 use telexec_spawn::Credentials;
 
 use super::account::Account;
@@ -20,11 +21,12 @@ pub(crate) struct CommandUsers {
 }
 
 impl CommandUsers {
-    /// `names`: `None` is anyone. `own`: the user of the process that starts commands.
+    /// `names`: `None` is anyone. `dynamic`: commands that name none get a dynamic user. `own`: the user of the process that starts
+    /// commands.
     ///
     /// # Errors
     /// One of them is not there.
-    pub(crate) fn new(names: Option<&[String]>, own: u32) -> io::Result<Self> {
+    pub(crate) fn new(names: Option<&[String]>, dynamic: bool, own: u32) -> io::Result<Self> {
         let find = |name: &String| {
             Account::find(name, own).map_err(|error| io::Error::other(format!("command_users: {error}")))
         };
@@ -33,13 +35,17 @@ impl CommandUsers {
         let allowed = accounts.as_ref().map(|accounts| accounts.iter().map(|account| account.uid).collect());
         let agent = Some(geteuid().as_raw()).filter(|agent| *agent != own);
         let first = accounts.and_then(|accounts| accounts.into_iter().next()).filter(|_| agent.is_some());
-        Ok(Self { allowed, agent, default: first.unwrap_or_else(|| Account::of(own)) })
+        let default = if dynamic { Account::dynamic() } else { first.unwrap_or_else(|| Account::of(own)) };
+        Ok(Self { allowed, agent, default })
     }
 
     /// # Errors
     /// [`ExecutorError::Denied`].
     pub(crate) fn check(&self, account: &Account) -> Result<(), ExecutorError> {
         let reason = match &self.allowed {
+            // there are such users only where the configuration wants them
+            _ if account.is_dynamic => return Ok(()),
+            _ if self.default.is_dynamic && DYNAMIC.contains(&account.uid) => "its id is that of a dynamic user",
             _ if self.agent == Some(account.uid) => "it is the agent's user",
             Some(uids) if !uids.contains(&account.uid) => "it is not in command_users of the agent's configuration",
             _ => return Ok(()),
@@ -49,7 +55,15 @@ impl CommandUsers {
     }
 }
 
-/// The ids and groups of these users, as a keeper is to know them. Of the user of this process no groups are needed, since
+/// The users that commands may run as, as a keeper is to know them: these, and if `dynamic` also dynamic users.
+///
+/// # Errors
+/// As [`look_up_users`].
+pub fn allowed_users(names: &[String], dynamic: bool) -> io::Result<Users> {
+    Ok(Users::new(look_up_users(names)?, dynamic))
+}
+
+/// The ids and groups of these users. Of the user of this process no groups are needed, since
 /// commands inherit those.
 ///
 /// # Errors

@@ -2,6 +2,7 @@
 
 pub(crate) mod account;
 pub(crate) mod command_users;
+pub(crate) mod dynamic_user;
 pub(crate) mod resolve;
 pub(crate) mod working_directory;
 
@@ -34,6 +35,8 @@ pub(crate) struct SpawnSpec {
     pub(crate) working_directory: CString,
     /// `None`: those of this process.
     pub(crate) credentials: Option<Credentials>,
+    /// It has directories for temporary files of its own, of so many bytes together.
+    pub(crate) private_directories: Option<u64>,
     /// Nothing that it executes gives it privileges.
     pub(crate) no_new_privileges: bool,
     /// The cgroups that it starts in.
@@ -108,6 +111,7 @@ impl Spawner for DirectSpawner {
             chowns: &[],
             rlimits: &self.rlimits,
             credentials: spec.credentials.as_ref(),
+            private_directories: spec.private_directories,
             no_new_privileges: spec.no_new_privileges,
             fault: spec.fault,
         };
@@ -159,6 +163,7 @@ impl Spawner for KeeperSpawner {
             survives: spec.survives,
             held: u8::try_from(spec.held.len()).unwrap_or(u8::MAX),
             credentials: spec.credentials.clone(),
+            private_directories: spec.private_directories,
             no_new_privileges: spec.no_new_privileges,
             candidates: spec.candidates.clone(),
             argv: spec.argv.clone(),
@@ -191,6 +196,8 @@ fn error(spec: &SpawnSpec, stage: SpawnStage, errno: Errno) -> SpawnError {
         | SpawnStage::Dup
         | SpawnStage::CloseRange
         | SpawnStage::Rlimit
+        | SpawnStage::Unshare
+        | SpawnStage::Mount
         | SpawnStage::Exec => spec.program.clone(),
     };
     // execve(2) answers ENOENT for a missing interpreter too
@@ -217,12 +224,14 @@ mod tests {
     }
 
     /// The steps that a child takes.
-    const STEPS: [Step; 10] = [
+    const STEPS: [Step; 12] = [
         Step::Setsid,
         Step::Cgroup,
         Step::Rlimit,
         Step::Dup,
         Step::CloseRange,
+        Step::Unshare,
+        Step::Mount,
         Step::Setgroups,
         Step::Setgid,
         Step::Setuid,

@@ -8,6 +8,7 @@ use telexec_executor::{Command, ExecutionId, Program, SpawnError, USER_SHELL};
 
 use super::SpawnSpec;
 use super::account::Account;
+use super::dynamic_user::DYNAMIC_USER;
 use super::working_directory::Report;
 use crate::LocalConfig;
 use crate::key::Key;
@@ -23,6 +24,7 @@ pub(crate) struct Defaults {
     shell: String,
     working_directory: Option<String>,
     no_new_privileges: bool,
+    max_private_bytes: u64,
 }
 
 impl Defaults {
@@ -35,12 +37,13 @@ impl Defaults {
             shell: config.shell.clone(),
             working_directory: config.working_directory.clone(),
             no_new_privileges: config.no_new_privileges,
+            max_private_bytes: config.max_private_bytes.unwrap_or_else(|| memory_bytes() / 4),
         }
     }
 
-    /// Whether nothing that the command executes gives it privileges.
-    pub(crate) fn no_new_privileges(&self, command: &Command) -> bool {
-        self.no_new_privileges || command.no_new_privileges()
+    /// Whether nothing that the command executes as this user gives it privileges.
+    pub(crate) fn no_new_privileges(&self, command: &Command, account: &Account) -> bool {
+        self.no_new_privileges || account.is_dynamic || command.no_new_privileges()
     }
 
     /// Who commands run as that name no user.
@@ -53,7 +56,11 @@ impl Defaults {
     /// # Errors
     /// There is no such user.
     pub(crate) fn account(&self, command: &Command) -> Result<Account, SpawnError> {
-        command.user().map_or_else(|| Ok(self.account.clone()), |name| Account::find(name, self.own))
+        match command.user() {
+            None => Ok(self.account.clone()),
+            Some(DYNAMIC_USER) if self.account.is_dynamic => Ok(self.account.clone()),
+            Some(name) => Account::find(name, self.own),
+        }
     }
 
     /// Where the command starts.
@@ -88,14 +95,15 @@ impl Defaults {
         }
     }
 
-    /// The account of a service has no login shell, but its agent runs commands as it.
+    /// The account of a service has no login shell, but its agent runs commands as it; nor has a dynamic user one.
     fn known<'a>(&'a self, shell: &'a str, account: &Account, base: &'a BTreeMap<String, String>) -> &'a str {
         if shell != USER_SHELL {
             return shell;
         }
         let own = base.get("SHELL").map_or("", String::as_str);
         let is_none = matches!(own.rsplit('/').next(), Some("" | "nologin" | "false"));
-        if is_none && account.uid == self.account.uid { &self.shell } else { own }
+        let takes_default = account.is_dynamic || (is_none && account.uid == self.account.uid);
+        if takes_default { &self.shell } else { own }
     }
 
     /// The command's program, with the shell that it gets by default.
@@ -143,11 +151,18 @@ impl Defaults {
             argv: argv.into_iter().map(c_string).collect(),
             working_directory: c_string(self.working_directory(command, &account)),
             environment: environment(base, command, id, key),
+            private_directories: account.is_dynamic.then_some(self.max_private_bytes),
+            no_new_privileges: self.no_new_privileges(command, &account),
             credentials: account.credentials,
-            no_new_privileges: self.no_new_privileges(command),
             ..SpawnSpec::default()
         }
     }
+}
+
+/// Of this machine.
+fn memory_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    u64::from(info.totalram) * u64::from(info.mem_unit)
 }
 
 /// The variable that holds the id of a command's execution.

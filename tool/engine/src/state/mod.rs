@@ -19,6 +19,8 @@ use std::path::{Path, PathBuf};
 pub(crate) const TEMPORARY_PREFIX: &str = "telexec-";
 /// What the names of the files begin with that shells report their directories in.
 pub(crate) const REPORT_PREFIX: &str = "cwd-";
+/// What the names of the files begin with that say which ids of dynamic users are free.
+pub(crate) const DYNAMIC_USER_PREFIX: &str = "dynamic-user-";
 
 pub(crate) fn temporary_directory() -> io::Result<tempfile::TempDir> {
     use std::os::unix::fs::PermissionsExt;

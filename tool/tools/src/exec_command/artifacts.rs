@@ -24,15 +24,21 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 const MAX_REPLY_BYTES: usize = 8 * 1024;
 
 /// `$1` names the stream, `$2` a directory if one is configured. The default is a directory of the user, in which files
-/// of last week make room. Not in XDG_RUNTIME_DIR: that is memory, and ends with the user's last login.
+/// of last week make room. Not in XDG_RUNTIME_DIR: that is memory, and ends with the user's last login. The range is that of dynamic
+/// users.
 const SCRIPT: &str = r#"
 set -eu
 umask 077
+user=$(id -u)
+if [ "$user" -ge 2013265920 ] && [ "$user" -le 2147352575 ]; then
+  echo "the command runs as a dynamic user, whose files are removed with it: name another user" >&2
+  exit 1
+fi
 directory=$2
 if [ -z "$directory" ]; then
   parent=${TMPDIR:-/tmp}
   [ -w "$parent" ] || parent=/tmp
-  directory=$parent/telexec-$(id -u)
+  directory=$parent/telexec-$user
   mkdir -p "$directory"
   if [ -L "$directory" ] || [ ! -O "$directory" ]; then
     echo "$directory belongs to another user" >&2

@@ -15,9 +15,9 @@ use super::leftovers;
 use crate::SpoolLimits;
 use crate::output::spool::Spool;
 use crate::registry::{Ended, Inherited};
-use crate::state::REPORT_PREFIX;
 use crate::state::directory::{DIRECTORY_PREFIX, EngineDirectory, LOCK};
 use crate::state::disk::Disk;
+use crate::state::{DYNAMIC_USER_PREFIX, REPORT_PREFIX};
 
 const FILE: &str = "executions";
 /// What the directory becomes whose file cannot be read.
@@ -25,7 +25,8 @@ const ASIDE_PREFIX: &str = "unreadable-";
 
 /// Whether an engine makes files or directories with this name in its state directory.
 pub fn is_state_file(name: &str) -> bool {
-    name == LOCK || [DIRECTORY_PREFIX, ASIDE_PREFIX, REPORT_PREFIX].into_iter().any(|prefix| name.starts_with(prefix))
+    let prefixes = [DIRECTORY_PREFIX, ASIDE_PREFIX, REPORT_PREFIX, DYNAMIC_USER_PREFIX];
+    name == LOCK || prefixes.into_iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Writes what the next engine is to find. Blocks.
