@@ -20,7 +20,11 @@ struct Scene {
 
 impl Scene {
     fn start(builder: AgentBuilder) -> Self {
-        let agent = builder.config("shutdown_grace = \"2s\"").start();
+        Self::configured(builder, "shutdown_grace = \"2s\"")
+    }
+
+    fn configured(builder: AgentBuilder, config: &str) -> Self {
+        let agent = builder.config(config).start();
         Self { agent, directory: tempfile::tempdir().unwrap(), arguments: &[] }
     }
 
@@ -195,6 +199,24 @@ async fn a_program_that_would_not_serve_is_refused_before() {
     std::fs::write(&config, text).unwrap();
     let output = scene.upgrade().await;
     assert!(output.status.success(), "{}{}", said(&output), scene.agent.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_users_than_the_keeper_was_started_with_need_a_restart() {
+    if !is_root() {
+        return;
+    }
+    let scene = Scene::configured(Agent::builder().kept(), "command_users = [\"0\"]");
+    let config = scene.agent.directory().join("telexecd.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    for (before, after, changed) in [
+        ("[\"0\"]", "[\"0\"]\nusers = \"dynamic\"", "users has changed"),
+        ("[\"0\"]", "[]\nusers = \"dynamic\"", "command_users has changed"),
+    ] {
+        std::fs::write(&config, text.replace(before, after)).unwrap();
+        let output = scene.upgrade().await;
+        assert!(said(&output).contains(&format!(" {changed}")), "{after}: {}", said(&output));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -60,7 +60,7 @@ pub struct LocalConfig {
     /// [`state_dir`](Self::state_dir), which has the next id that is free. Default: no.
     pub dynamic_users: bool,
     /// How much such a command may have in its `/tmp`, `/var/tmp` and `/dev/shm` together, in bytes; they take memory, and count
-    /// against [its limit](telexec_executor::Limits) of that. Default: a quarter of the machine's memory.
+    /// against [its limit](telexec_executor::ResourceLimits) of that. Default: a quarter of the machine's memory.
     pub max_private_bytes: Option<u64>,
     /// No command gains privileges by executing a program, whether it asks for that or not; see
     /// [`Command::no_new_privileges`](telexec_executor::Command::no_new_privileges). Default: no.

@@ -106,7 +106,7 @@ impl Shared {
         })??;
         let own = config.keeper.as_ref().map_or_else(|| geteuid().as_raw(), Keeper::uid);
         let command_users = CommandUsers::new(config.command_users.as_deref(), config.dynamic_users, own)?;
-        let dynamic_ids = dynamic_ids(&config, &disk)?;
+        let dynamic_ids = dynamic_ids(&config, own, &disk)?;
         let spawner: Box<dyn Spawner> = match &kept {
             Some(kept) => Box::new(KeeperSpawner::new(Arc::clone(kept))?),
             None => Box::new(DirectSpawner::new()?),
@@ -222,10 +222,13 @@ impl Shared {
 }
 
 /// The containment that the configuration asks for, or the best that works here.
-/// Blocks.
-fn dynamic_ids(config: &LocalConfig, disk: &Disk) -> io::Result<Option<DynamicIds>> {
+/// `own`: the user of the process that starts commands. Blocks.
+fn dynamic_ids(config: &LocalConfig, own: u32, disk: &Disk) -> io::Result<Option<DynamicIds>> {
     if !config.dynamic_users {
         return Ok(None);
+    }
+    if own != 0 {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "dynamic users require root"));
     }
     let Some(state_dir) = config.state_dir.clone() else {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "dynamic users require a state directory"));

@@ -140,8 +140,12 @@ fn check_settings(keeper: u32, config: &Config) -> Result<(), UpgradeError> {
     if has(AGENT_USER) != agent_user {
         return Err(UpgradeError::Changed("agent_user"));
     }
-    if has(USERS) != config.allowed_users().map_err(UpgradeError::Users)?.as_ref().map(uids_of) {
-        return Err(UpgradeError::Changed("command_users"));
+    let (had, wanted) = (has(USERS), config.allowed_users().map_err(UpgradeError::Users)?.as_ref().map(uids_of));
+    if had != wanted {
+        let named = |users: Option<Vec<String>>| {
+            users.map(|users| users.into_iter().filter(|user| user.parse::<u32>().is_ok()).collect::<Vec<_>>())
+        };
+        return Err(UpgradeError::Changed(if named(had) == named(wanted) { "users" } else { "command_users" }));
     }
     if line.iter().any(|argument| **argument == *NO_NEW_PRIVILEGES.as_bytes()) != config.no_new_privileges {
         return Err(UpgradeError::Changed("no_new_privileges"));

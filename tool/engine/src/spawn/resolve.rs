@@ -160,6 +160,7 @@ impl Defaults {
 }
 
 /// Of this machine.
+#[allow(clippy::useless_conversion, reason = "the C type is shorter on some machines")]
 fn memory_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     u64::from(info.totalram) * u64::from(info.mem_unit)
