@@ -17,9 +17,8 @@ use telexec_executor::{Command, Execution, ExecutorError, InvalidCommand};
 const PROGRAM: &str = "/proc/self/exe";
 /// A transfer has no timeout of its own, unless the agent's configuration insists on one.
 const TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Whose files would be gone with the process.
-const NO_USER: &str =
-    "is required by this agent, whose commands run as dynamic users: name the user who is to open the file or socket";
+/// A dynamic user's files would be gone with the process.
+const NO_USER: &str = "must name an account on this agent, whose commands run as dynamic users by default";
 /// It ends at once, unless a file system hangs where a file that is not complete has a name.
 const KILL_GRACE: Duration = Duration::from_secs(2);
 /// Holds a short file with what is said of it; longer pieces go past it.

@@ -234,7 +234,7 @@ fn warn_of_no_policy(listeners: &Listeners, user: &str) {
     }
     for listener in open {
         let address = listener.address();
-        warn!(%address, "no policy, and nobody is authenticated: any user of this machine may run anything as {user}");
+        warn!(%address, "no policy, and nobody is authenticated: any user of this machine may run anything, by default as {user}");
     }
 }
 

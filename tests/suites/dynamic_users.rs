@@ -76,9 +76,13 @@ async fn commands_do_not_reach_each_other() {
     for agent in agents("") {
         let (executor, mark) = (agent.executor().await, marker());
         let text = "export SECRET=secret; echo secret | tee /tmp/secret /var/tmp/secret /dev/shm/secret >/dev/null
-            chmod 666 /tmp/secret /var/tmp/secret /dev/shm/secret; chmod 777 /tmp /var/tmp /dev/shm; ipcmk -M 4096 -p 666";
+            chmod 666 /tmp/secret /var/tmp/secret /dev/shm/secret; chmod 777 /tmp /var/tmp /dev/shm
+            ipcmk -M 4096 -p 666; ipcs -m | grep -q 666 || exit 1
+            [ ! -e /dev/mqueue ] || touch /dev/mqueue/queue";
         let other = detached(&executor, text, &mark).await;
         let pid = other.started().pid;
+        // what the attempts are made of works
+        said(&executor, Command::shell("unshare --user --map-root-user --mount true; ipcs -m; nsenter --version")).await;
         for attempt in [
             "cat /tmp/secret",
             "cat /var/tmp/secret",
@@ -94,6 +98,7 @@ async fn commands_do_not_reach_each_other() {
             "unshare --user --map-root-user --mount umount /tmp",
             "unshare --user --map-root-user --mount sh -c 'mkdir /tmp/below && mount --bind / /tmp/below'",
             "ipcs -m | grep 666",
+            "ls -A /dev/mqueue | grep queue",
         ] {
             let outcome = run(&executor, Command::shell(attempt)).await.unwrap();
             assert_ne!(outcome.exited.exit_code(), 0, "{attempt}: {}", outcome.text());
@@ -110,7 +115,10 @@ async fn what_they_leave_goes_with_the_last_of_their_processes() {
         let file = format!("telexec-{mark}");
         let write = format!("touch /tmp/{file} /var/tmp/{file} /dev/shm/{file}; ipcmk -M {} >/dev/null", 4096 * 7);
         let seen = || ["/tmp", "/var/tmp", "/dev/shm"].into_iter().any(|at| Path::new(at).join(&file).exists());
-        let shared = || std::fs::read_to_string("/proc/sysvipc/shm").unwrap().contains("28672");
+        let shared = || {
+            let table = std::fs::read_to_string("/proc/sysvipc/shm").unwrap();
+            table.lines().any(|line| line.split_whitespace().nth(3) == Some("28672"))
+        };
         // the main process has ended, and another one goes on: with its directories
         let text = format!("{write}; (until [ -e /tmp/end ]; do sleep 0.05; done) & echo $!");
         let command = Command::shell(text).env(MARK, &mark).on_disconnect(OnDisconnect::Detach);
@@ -119,9 +127,17 @@ async fn what_they_leave_goes_with_the_last_of_their_processes() {
         let pid = outcome.text().trim().to_owned();
         let inside = Path::new("/proc").join(&pid).join("root/tmp");
         assert!(inside.join(&file).exists() && !seen() && !shared());
+        let namespaces = ["mnt", "ipc"].map(|kind| Path::new("/proc").join(&pid).join("ns").join(kind));
+        let namespaces = namespaces.map(|link| std::fs::read_link(link).unwrap());
         std::fs::write(inside.join("end"), "").unwrap();
         until("nothing is left", async || processes_with(&mark).is_empty()).await;
         assert!(!seen() && !shared());
+        let held = |pid: i32| {
+            let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+            let mut links = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
+            links.any(|link| namespaces.contains(&link))
+        };
+        assert!(!held(agent.pid()) && !held(agent.serving_pid()));
         // ended by its caller
         let execution = detached(&executor, &write, &mark).await;
         executor.signal(execution.id(), "KILL".parse().unwrap()).await.unwrap();
@@ -167,7 +183,7 @@ async fn what_needs_another_user_is_refused() {
         for user in [None, Some("@dynamic".to_owned())] {
             let target = FileTarget { user, ..FileTarget::new("/etc/hostname") };
             let refused = within(files.info(target)).await.unwrap_err();
-            assert!(refused.to_string().contains("is required by this agent"), "{refused}");
+            assert!(refused.to_string().contains("must name an account"), "{refused}");
         }
         let as_daemon = FileTarget { user: Some("daemon".to_owned()), ..FileTarget::new("/etc/hostname") };
         within(files.info(as_daemon)).await.unwrap();
@@ -175,6 +191,13 @@ async fn what_needs_another_user_is_refused() {
     for agent in agents("command_users = []") {
         let executor = agent.executor().await;
         said(&executor, Command::argv(["true"])).await;
+        let check = async |command: CommandBuilder| {
+            let command = command.build().unwrap();
+            within(agent.connect().await.check(&command)).await.unwrap()
+        };
+        assert!(check(Command::argv(["true"])).await.allowed);
+        let denied = check(Command::argv(["true"]).user("daemon")).await;
+        assert!(!denied.allowed && denied.reason.contains("command_users"), "{}", denied.reason);
         let refused = run(&executor, Command::argv(["true"]).user("daemon")).await.unwrap_err();
         assert!(refused.to_string().contains("command_users"), "{refused}");
     }
@@ -191,7 +214,7 @@ async fn the_policy_sees_that_it_is_such_a_user() {
         return;
     }
     let policy = r#"permit (principal, action == Action::"Execute", resource) when {
-        context.user == "@dynamic" && context.no_new_privileges && context.user_id != 0 };"#;
+        context.user == "@dynamic" && context.no_new_privileges && context.user_id == 2013265920 };"#;
     let agent = Agent::builder().config("users = \"dynamic\"").policy(policy).start();
     let executor = agent.executor().await;
     said(&executor, Command::argv(["true"])).await;
@@ -216,7 +239,9 @@ async fn after_a_crash_they_go_on_and_their_ids_are_not_given_again() {
         super::keeper::crash_and_wait(agent).await;
         let executor = agent.executor().await;
         let next = said(&executor, Command::argv(["id", "-u"])).await;
-        assert!(next.trim() != id, "{id}");
+        let (next, id_before): (u32, u32) = (next.trim().parse().unwrap(), id.parse().unwrap());
+        // the rest of those that were reserved is left out, and after the last comes the first
+        assert!(next > id_before || id_before > IDS.end() - 2048, "{id}, {next}");
         assert_eq!(user(executor.get(before.id()).await.unwrap()), id);
         std::fs::write(format!("/proc/{pid}/root/tmp/end"), "").unwrap();
         let after = within(executor.attach(before.id(), Attach::start())).await.unwrap();
@@ -228,18 +253,27 @@ async fn after_a_crash_they_go_on_and_their_ids_are_not_given_again() {
 fn an_agent_that_cannot_have_them_says_so() {
     let refused = |builder: AgentBuilder| builder.try_start().err().unwrap().log;
     let builder = |config: &str| Agent::builder().config(format!("users = \"dynamic\"\n{config}"));
-    let small = refused(builder("max_private_bytes = 1000"));
-    assert!(small.contains("max_private_bytes must be at least 1048576"), "{small}");
+    for (config, reason) in [
+        ("max_private_bytes = 1000", "max_private_bytes must be at least 1048576"),
+        ("command_users = [\"@dynamic\"]", "@dynamic is not an account"),
+        ("working_directory = \"/tmp/work\"", "working_directory: /tmp/work is not there for dynamic users"),
+    ] {
+        let log = refused(builder(config));
+        assert!(log.contains(reason), "{log}");
+    }
+    let log = refused(Agent::builder().config("max_private_bytes = 2000000"));
+    assert!(log.contains("max_private_bytes requires users = \"dynamic\""), "{log}");
     if !is_root() {
         let user = refused(builder(""));
-        assert!(user.contains("users = \"dynamic\": requires root"), "{user}");
+        assert!(user.contains("users = \"dynamic\": commands cannot run as dynamic users here"), "{user}");
         return;
     }
     let user = refused(builder("").user(65534));
-    assert!(user.contains("users = \"dynamic\": requires root"), "{user}");
-    // root, but not that of the machine: 1,000 ids, and later no capability
+    assert!(user.contains("users = \"dynamic\": commands cannot run as dynamic users here"), "{user}");
+    // root of a user namespace that has no other id
     let few = refused(builder("").through(["unshare", "--user", "--map-root-user"]));
-    assert!(few.contains("users = \"dynamic\": requires root"), "{few}");
+    assert!(few.contains("users = \"dynamic\": commands cannot run as dynamic users here"), "{few}");
+    // root without that capability
     let bounded = refused(builder("").through(["setpriv", "--bounding-set", "-sys_admin"]));
-    assert!(bounded.contains("users = \"dynamic\": requires root"), "{bounded}");
+    assert!(bounded.contains("users = \"dynamic\": commands cannot run as dynamic users here"), "{bounded}");
 }

@@ -13,6 +13,7 @@ use super::{Keeper, Source};
 use crate::children::{Child, is_cgroup, listed};
 use crate::given::Given;
 use crate::log;
+use crate::users::DYNAMIC;
 use crate::wire::{Report, Start};
 
 /// Until an end is looked for again that a debugger has not seen.
@@ -72,6 +73,11 @@ impl Keeper {
         if !self.ceiling.users.as_ref().is_none_or(|users| users.allow(start.credentials.as_ref(), self.own.0)) {
             return Err((Step::Setuid, Errno::PERM));
         }
+        // such a user has them, and nobody else
+        let is_dynamic = start.credentials.as_ref().is_some_and(|user| DYNAMIC.contains(&user.uid));
+        if is_dynamic != start.private_directories.is_some() {
+            return Err((Step::Unshare, Errno::PERM));
+        }
         let cgroup = self.cgroup(&start).map_err(|errno| (Step::Cgroup, errno))?;
         let mut chowns = Vec::new();
         if let Some(agent) = &self.agent.user {
@@ -94,7 +100,7 @@ impl Keeper {
             rlimits: &self.rlimits,
             credentials: start.credentials.as_ref(),
             private_directories: start.private_directories,
-            no_new_privileges: start.no_new_privileges || self.ceiling.no_new_privileges,
+            no_new_privileges: is_dynamic || start.no_new_privileges || self.ceiling.no_new_privileges,
             fault: None,
         };
         let Forked { pid, pidfd, report } = fork(&image).map_err(|errno| (Step::Clone, errno))?;

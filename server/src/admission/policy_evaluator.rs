@@ -64,7 +64,7 @@ impl PolicyEvaluator {
         engine: &LocalExecutor,
         command: Command,
     ) -> Result<(Option<ResolvedCommand>, Command), ExecutorError> {
-        let names_user = command.user().is_some();
+        let names_user = engine.names_user(&command);
         let find = {
             let engine = engine.clone();
             move || (engine.resolve(&command).ok(), command)

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use telexec_engine::{ContainmentKind, Keeper, LocalConfig, Retention, SpoolLimits, allowed_users};
+use telexec_engine::{ContainmentKind, DYNAMIC_USER, Keeper, LocalConfig, Retention, SpoolLimits, allowed_users};
 use telexec_executor::Command;
 use telexec_keeper::users::Users;
 
@@ -369,10 +369,20 @@ impl Config {
             return invalid("command_users is empty: no command could run");
         }
         if self.users.is_some() && self.state_dir.is_none() {
-            return invalid("users = \"dynamic\" requires state_dir: it has the next user ID that is free");
+            return invalid("users = \"dynamic\" requires state_dir: the next free user ID is kept there");
+        }
+        if self.command_users.iter().flatten().any(|user| user == DYNAMIC_USER) {
+            return invalid("command_users: @dynamic is not an account: users = \"dynamic\" allows dynamic users");
         }
         if self.max_private_bytes.is_some_and(|bytes| bytes < 1 << 20) {
             return invalid("max_private_bytes must be at least 1048576");
+        }
+        if self.max_private_bytes.is_some() && self.users.is_none() {
+            return invalid("max_private_bytes requires users = \"dynamic\"");
+        }
+        let is_hidden = |path: &&String| PRIVATE.iter().any(|below| path.starts_with(below));
+        if let Some(path) = self.working_directory.as_ref().filter(is_hidden).filter(|_| self.users.is_some()) {
+            return invalid(&format!("working_directory: {path} is not there for dynamic users, who have directories of their own"));
         }
         if self.agent_user.is_some() && self.keeper == Switch::Off {
             return invalid("agent_user requires keeper = \"on\"");
@@ -531,6 +541,9 @@ impl Config {
         }
     }
 }
+
+/// Where dynamic users see nothing of others.
+const PRIVATE: [&str; 3] = ["/tmp/", "/var/tmp/", "/dev/shm/"];
 
 /// A host name is looked up only when it is listened on.
 fn check_protection(listen: &ListenAddress, tls: Option<&TlsFiles>, insecure: bool) -> Result<(), ConfigError> {

@@ -1,15 +1,14 @@
-//! Whether commands can have users of their own.
-
-use std::io;
+//! Whether commands can run as dynamic users.
 
 use telexec_engine::try_dynamic_users;
+use telexec_executor::SpawnError;
 
 /// They cannot.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "users = \"dynamic\": requires root with CAP_SYS_ADMIN, CAP_SETUID and CAP_SETGID, and in a user namespace the IDs 2013265920 to 2147352575"
+    "users = \"dynamic\": commands cannot run as dynamic users here (that takes root with CAP_SYS_ADMIN, CAP_SETUID and CAP_SETGID; in a container also the user IDs 2013265920 to 2147352575)"
 )]
-pub struct DynamicUsersError(#[source] io::Error);
+pub struct DynamicUsersError(#[source] SpawnError);
 
 /// Tries whether this process, or a keeper that it becomes, can start commands as dynamic users.
 ///

@@ -139,6 +139,19 @@ impl LocalExecutor {
         Ok(ResolvedCommand { user, uid, working_directory, shell, variables, no_new_privileges })
     }
 
+    /// Whether the command names a user who has to be looked up, which may take long.
+    pub fn names_user(&self, command: &Command) -> bool {
+        self.shared.defaults.named_user(command).is_some()
+    }
+
+    /// Whether commands may run so on this machine: as one of [`LocalConfig::command_users`].
+    ///
+    /// # Errors
+    /// [`telexec_executor::ExecutorError::Denied`].
+    pub fn check_user(&self, place: &ResolvedCommand) -> Result<(), ExecutorError> {
+        self.shared.command_users.check(&place.user, place.uid, place.user == crate::DYNAMIC_USER)
+    }
+
     /// The shell that would read its text; `None`: it is a program without a shell. Never waits: whether there is such a
     /// shell is not looked up, nor for a user that the command names what
     /// [`USER_SHELL`](telexec_executor::USER_SHELL) stands for.

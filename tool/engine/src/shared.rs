@@ -221,7 +221,6 @@ impl Shared {
     }
 }
 
-/// The containment that the configuration asks for, or the best that works here.
 /// `own`: the user of the process that starts commands. Blocks.
 fn dynamic_ids(config: &LocalConfig, own: u32, disk: &Disk) -> io::Result<Option<DynamicIds>> {
     if !config.dynamic_users {
@@ -237,6 +236,7 @@ fn dynamic_ids(config: &LocalConfig, own: u32, disk: &Disk) -> io::Result<Option
     disk.run_blocking(START_TIMEOUT, move || DynamicIds::new(of_ids, &state_dir))?.map(Some)
 }
 
+/// The containment that the configuration asks for, or the best that works here.
 fn containment(config: &LocalConfig, inherited: &[PathBuf]) -> io::Result<Cgroups> {
     let keeper = config.keeper.as_ref().and_then(Keeper::pid);
     let movable: Vec<_> = if config.may_move { keeper.into_iter().chain([getpid()]).collect() } else { Vec::new() };

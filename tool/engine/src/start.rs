@@ -235,7 +235,7 @@ impl Shared {
         match &self.dynamic_ids {
             Some(ids) if account.is_dynamic => {
                 let id =
-                    ids.next().map_err(|error| exhausted(format!("there is no id for a dynamic user: {error}")))?;
+                    ids.next().map_err(|error| exhausted(format!("there is no ID for a dynamic user: {error}")))?;
                 Ok(account.with_id(id))
             }
             _ => Ok(account),
@@ -273,7 +273,7 @@ impl Shared {
         to_save: Option<ToSave>,
     ) -> Result<Spawned, ExecutorError> {
         let account = self.defaults.account(command)?;
-        self.command_users.check(&account)?;
+        self.command_users.check(&account.name, account.uid, account.is_dynamic)?;
         let account = self.with_id(account)?;
         let mut report = match command.report_working_directory() {
             // where it stood is gone with it

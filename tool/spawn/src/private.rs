@@ -1,27 +1,41 @@
 //! Directories for temporary files that one process and its descendants have to themselves: one tmpfs(5) of limited size, in a mount
 //! namespace of theirs. With the last of these processes the kernel removes all that is in them. With them goes an IPC namespace, see
-//! ipc_namespaces(7), for shared memory, semaphores and message queues.
+//! ipc_namespaces(7), for shared memory, semaphores and message queues, and the directory of these queues.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};
-use std::io;
+use std::iter;
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
 use libc::{c_char, c_int, c_ulong};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use crate::child::check;
+use crate::{CgroupEntry, Credentials, Failed, Image, PendingChild, Step, rlimits, vfork};
 
-/// Where they are, and what they are called in the tmpfs; the first one has to be there. It is the last to be covered, since that
-/// is where the tmpfs is.
-const DIRECTORIES: [(&CStr, &CStr); 3] = [(c"/tmp", c"tmp"), (c"/var/tmp", c"var-tmp"), (c"/dev/shm", c"shm")];
+/// The first of them, where its user is at home.
+pub const HOME: &CStr = c"/tmp";
+
+/// What that is called in the tmpfs.
+const HOME_NAME: &CStr = c"tmp";
+
+/// The others, as far as there are such directories.
+const OTHERS: [(&CStr, &CStr); 2] = [(c"/var/tmp", c"var-tmp"), (c"/dev/shm", c"shm")];
+
+/// Has the message queues of the IPC namespace, where there is such a directory; see mq_overview(7).
+const QUEUES: &CStr = c"/dev/mqueue";
 
 /// So many bytes for each file: what is known of a file takes memory too.
 const BYTES_PER_INODE: u64 = 8192;
 
 /// What mount(2) gets, for so many bytes together.
 pub(crate) fn options(bytes: u64) -> CString {
-    // 0 would be no limit
-    let (bytes, inodes) = (bytes.max(1), (bytes / BYTES_PER_INODE).max(16));
+    // 0, and what the kernel cannot count, would be no limit
+    let bytes = bytes.clamp(1, 1 << 50);
+    let inodes = (bytes / BYTES_PER_INODE).max(16);
     // no NUL is in it
     CString::new(format!("mode=0755,size={bytes},nr_inodes={inodes}")).unwrap_or_default()
 }
@@ -37,25 +51,32 @@ pub(crate) fn leave_namespaces() -> Result<(), c_int> {
 pub(crate) fn mount_directories(options: &CStr, uid: u32, gid: u32) -> Result<(), c_int> {
     // what is mounted or unmounted elsewhere is so here too, but not the other way round
     mount(None, c"/", None, libc::MS_REC | libc::MS_SLAVE, None)?;
-    let [(tmp, _), others @ ..] = DIRECTORIES;
     let restrictions = libc::MS_NOSUID | libc::MS_NODEV;
-    mount(Some(c"tmpfs"), tmp, Some(c"tmpfs"), restrictions, Some(options))?;
+    mount(Some(c"tmpfs"), HOME, Some(c"tmpfs"), restrictions, Some(options))?;
     // SAFETY: C strings.
     unsafe {
-        check(libc::chdir(tmp.as_ptr()).into())?;
-        for (_, name) in DIRECTORIES {
+        check(libc::chdir(HOME.as_ptr()).into())?;
+        for name in iter::once(HOME_NAME).chain(OTHERS.map(|(_, name)| name)) {
             check(libc::mkdir(name.as_ptr(), 0o700).into())?;
             check(libc::chown(name.as_ptr(), uid, gid).into())?;
         }
     }
-    for (directory, name) in others.into_iter() {
-        match mount(Some(name), directory, None, libc::MS_BIND, None) {
-            Err(libc::ENOENT) => {}
-            mounted => mounted?,
-        }
+    for (directory, name) in OTHERS {
+        where_it_is(mount(Some(name), directory, None, libc::MS_BIND, None))?;
     }
-    let [(_, name), ..] = DIRECTORIES;
-    mount(Some(name), tmp, None, libc::MS_BIND, None)
+    // where the tmpfs itself was until now
+    mount(Some(HOME_NAME), HOME, None, libc::MS_BIND, None)?;
+    let flags = restrictions | libc::MS_NOEXEC;
+    match mount(Some(c"mqueue"), QUEUES, Some(c"mqueue"), flags, None) {
+        // a kernel without them
+        Err(libc::ENODEV) => Ok(()),
+        mounted => where_it_is(mounted),
+    }
+}
+
+/// There is nothing to cover where no directory is.
+fn where_it_is(mounted: Result<(), c_int>) -> Result<(), c_int> {
+    if mounted == Err(libc::ENOENT) { Ok(()) } else { mounted }
 }
 
 fn mount(
@@ -72,23 +93,39 @@ fn mount(
     )
 }
 
-/// Tries whether this process may give such directories to a process of this user, and become that. Nothing of it is left.
+/// Tries whether this process may give such directories to a process of this user, with no groups but that of the same number. The
+/// process becomes no program, and ends. Blocks until it has.
 ///
 /// # Errors
-/// It may not: it is not root, or lacks a capability (CAP_SYS_ADMIN, CAP_SETUID, CAP_SETGID), or its user namespace has no such id;
-/// or there is no `/tmp`.
-pub fn try_out(uid: u32) -> io::Result<()> {
-    let try_out = move || {
-        leave_namespaces()?;
-        mount_directories(&options(1 << 20), uid, uid)?;
-        // the kernel's own calls: those of the C library would change all threads
-        // SAFETY: no pointers are passed.
-        unsafe {
-            check(libc::syscall(libc::SYS_setresgid, uid, uid, uid))?;
-            check(libc::syscall(libc::SYS_setresuid, uid, uid, uid))
-        }
+/// The step that failed, and its error number.
+pub fn try_out(uid: u32) -> Result<(), (Step, Errno)> {
+    let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|errno| (Step::Dup, errno))?;
+    let credentials = Credentials { name: String::new(), uid, gid: uid, groups: Vec::new() };
+    let image = Image {
+        // none: executing one is the last step
+        candidates: &[],
+        executable: None,
+        argv: &[],
+        environment: &[],
+        working_directory: HOME,
+        streams: [null.as_raw_fd(); 3],
+        terminal: false,
+        cgroups: &CgroupEntry::default(),
+        chowns: &[],
+        rlimits: &rlimits::defaults(),
+        credentials: Some(&credentials),
+        private_directories: Some(TRIAL_BYTES),
+        no_new_privileges: true,
+        fault: None,
     };
-    // namespaces, working directory and ids are a thread's own then, see unshare(2) and credentials(7)
-    let tried = std::thread::Builder::new().spawn(try_out)?.join();
-    tried.unwrap_or(Err(libc::EIO)).map_err(io::Error::from_raw_os_error)
+    let (step, errno, pidfd) = match vfork(&image, &PendingChild::default()) {
+        Ok((_, pidfd)) => (Step::Exec, Errno::IO, pidfd),
+        Err(Failed::NotMade(errno)) => return Err((Step::Clone, errno)),
+        Err(Failed::Ended { step, errno, pidfd, .. }) => (step, errno, pidfd),
+    };
+    let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+    if step == Step::Exec { Ok(()) } else { Err((step, errno)) }
 }
+
+/// Enough for one that does nothing.
+const TRIAL_BYTES: u64 = 1 << 20;

@@ -27,6 +27,7 @@ struct Predecessor {
     /// Where it listens, as configured.
     listen: Vec<String>,
     state_dir: Option<PathBuf>,
+    dynamic_users: bool,
 }
 
 impl Predecessor {
@@ -35,7 +36,8 @@ impl Predecessor {
         let listen = config.listen.iter().chain(&config.metrics_listen).map(ToString::to_string).collect();
         // the keeper is the parent of its agent
         let keeper = rustix::process::getppid().map_or(0, |keeper| keeper.as_raw_nonzero().get());
-        Self { keeper: keeper.unsigned_abs(), listen, state_dir: config.state_dir.clone() }
+        let dynamic_users = config.users.is_some();
+        Self { keeper: keeper.unsigned_abs(), listen, state_dir: config.state_dir.clone(), dynamic_users }
     }
 
     /// What its keeper executes; `None`: the command line is not to be seen.
@@ -94,6 +96,9 @@ pub fn check_as_next(config: &Config) -> Result<(), UpgradeError> {
     if config.state_dir != before.state_dir {
         return Err(UpgradeError::Changed("state_dir"));
     }
+    if config.users.is_some() != before.dynamic_users {
+        return Err(UpgradeError::Changed("users"));
+    }
     check_settings(before.keeper, config)?;
     let is_new = |listen: &&ListenAddress| match listen {
         ListenAddress::Tcp(_) | ListenAddress::Unix(_) => !before.listen.contains(&listen.to_string()),
@@ -140,12 +145,8 @@ fn check_settings(keeper: u32, config: &Config) -> Result<(), UpgradeError> {
     if has(AGENT_USER) != agent_user {
         return Err(UpgradeError::Changed("agent_user"));
     }
-    let (had, wanted) = (has(USERS), config.allowed_users().map_err(UpgradeError::Users)?.as_ref().map(uids_of));
-    if had != wanted {
-        let named = |users: Option<Vec<String>>| {
-            users.map(|users| users.into_iter().filter(|user| user.parse::<u32>().is_ok()).collect::<Vec<_>>())
-        };
-        return Err(UpgradeError::Changed(if named(had) == named(wanted) { "users" } else { "command_users" }));
+    if has(USERS) != config.allowed_users().map_err(UpgradeError::Users)?.as_ref().map(uids_of) {
+        return Err(UpgradeError::Changed("command_users, or users,"));
     }
     if line.iter().any(|argument| **argument == *NO_NEW_PRIVILEGES.as_bytes()) != config.no_new_privileges {
         return Err(UpgradeError::Changed("no_new_privileges"));

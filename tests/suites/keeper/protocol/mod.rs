@@ -333,6 +333,15 @@ for id, uid in enumerate((first, last)):
 refused = [(first, 0), (first, first, 0), (first - 1, first - 1), (last + 1, last + 1), (0, 0)]
 for id, user in enumerate(refused):
     assert as_user(100 + id, *user) == "not started", user
+# the one not without the other
+ids = struct.pack("<III", first, first, 0)
+ask(start(200, b"/bin/true", flags=8, ids=ids), into, into)
+assert heard() == ("not started", 200, 6, 1)
+ask(start(201, b"/bin/true", flags=8 | 128, ids=struct.pack("<QIII", 1 << 20, 7, 7, 0)), into, into)
+assert heard() == ("not started", 201, 6, 1)
+ask(start(202, b"/bin/sh", b"-c", b"grep NoNewPrivs /proc/self/status", flags=8 | 128, ids=struct.pack("<Q", 1 << 20) + ids), into, into)
+assert heard()[0] == "started" and heard()[:4] == ("exited", 202, 1, 0)
+assert os.read(out, 100) == b"NoNewPrivs:\t1\n"
 stopping()
 "#;
     let (output, lives) = keep_as(&["--command-users", "7:7:;dynamic"], agent).await;

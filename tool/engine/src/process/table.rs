@@ -54,6 +54,13 @@ pub(crate) fn listed() -> io::Result<Vec<i32>> {
     Ok(pids)
 }
 
+/// The real, effective, saved and file system user ids of a process; `None`: it has ended, or they cannot be read.
+pub(crate) fn uids(pid: i32) -> Option<Vec<u32>> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    Some(uids.split_whitespace().filter_map(|uid| uid.parse().ok()).collect())
+}
+
 /// Threads have an id, and files under it, but are not listed.
 pub(super) fn is_process(pid: i32) -> bool {
     of_thread(pid).is_none_or(|process| process == pid)

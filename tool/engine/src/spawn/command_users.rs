@@ -41,16 +41,15 @@ impl CommandUsers {
 
     /// # Errors
     /// [`ExecutorError::Denied`].
-    pub(crate) fn check(&self, account: &Account) -> Result<(), ExecutorError> {
+    pub(crate) fn check(&self, name: &str, uid: u32, is_dynamic: bool) -> Result<(), ExecutorError> {
         let reason = match &self.allowed {
             // there are such users only where the configuration wants them
-            _ if account.is_dynamic => return Ok(()),
-            _ if self.default.is_dynamic && DYNAMIC.contains(&account.uid) => "its id is that of a dynamic user",
-            _ if self.agent == Some(account.uid) => "it is the agent's user",
-            Some(uids) if !uids.contains(&account.uid) => "it is not in command_users of the agent's configuration",
+            _ if is_dynamic => return Ok(()),
+            _ if self.default.is_dynamic && DYNAMIC.contains(&uid) => "its id is that of a dynamic user",
+            _ if self.agent == Some(uid) => "it is the agent's user",
+            Some(uids) if !uids.contains(&uid) => "it is not in command_users of the agent's configuration",
             _ => return Ok(()),
         };
-        let name = &account.name;
         Err(ExecutorError::denied(format!("commands do not run as {name} on this machine: {reason}")))
     }
 }

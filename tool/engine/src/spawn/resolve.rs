@@ -51,16 +51,17 @@ impl Defaults {
         &self.account.name
     }
 
+    /// The user that has to be looked up for it; `None`: the default.
+    pub(crate) fn named_user<'a>(&self, command: &'a Command) -> Option<&'a str> {
+        command.user().filter(|name| !(self.account.is_dynamic && *name == DYNAMIC_USER))
+    }
+
     /// Who the command runs as. May take long, see [`Account::find`].
     ///
     /// # Errors
     /// There is no such user.
     pub(crate) fn account(&self, command: &Command) -> Result<Account, SpawnError> {
-        match command.user() {
-            None => Ok(self.account.clone()),
-            Some(DYNAMIC_USER) if self.account.is_dynamic => Ok(self.account.clone()),
-            Some(name) => Account::find(name, self.own),
-        }
+        self.named_user(command).map_or_else(|| Ok(self.account.clone()), |name| Account::find(name, self.own))
     }
 
     /// Where the command starts.
@@ -89,7 +90,7 @@ impl Defaults {
 
     /// The same, as far as it is known without looking a user up.
     pub(crate) fn known_shell(&self, command: &Command) -> Option<String> {
-        match command.user() {
+        match self.named_user(command) {
             None => self.shell_of(command, &self.account, &self.base(command, &self.account)),
             Some(_) => self.shell(command).map(str::to_owned),
         }
