@@ -82,7 +82,8 @@ async fn commands_do_not_reach_each_other() {
         let other = detached(&executor, text, &mark).await;
         let pid = other.started().pid;
         // what the attempts are made of works
-        said(&executor, Command::shell("unshare --user --map-root-user --mount true; ipcs -m; nsenter --version")).await;
+        said(&executor, Command::shell("unshare --user --map-root-user --mount true; ipcs -m; nsenter --version"))
+            .await;
         for attempt in [
             "cat /tmp/secret",
             "cat /var/tmp/secret",

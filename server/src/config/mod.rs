@@ -382,7 +382,9 @@ impl Config {
         }
         let is_hidden = |path: &&String| PRIVATE.iter().any(|below| path.starts_with(below));
         if let Some(path) = self.working_directory.as_ref().filter(is_hidden).filter(|_| self.users.is_some()) {
-            return invalid(&format!("working_directory: {path} is not there for dynamic users, who have directories of their own"));
+            return invalid(&format!(
+                "working_directory: {path} is not there for dynamic users, who have directories of their own"
+            ));
         }
         if self.agent_user.is_some() && self.keeper == Switch::Off {
             return invalid("agent_user requires keeper = \"on\"");

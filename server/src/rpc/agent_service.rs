@@ -84,7 +84,10 @@ impl AgentService for Agent {
         if let (true, Some(refusal)) = (decision.allowed || decision.approval.is_some(), refusal) {
             return Err(error_to_status(&refusal));
         }
-        if let (true, Some(Err(refusal))) = (decision.allowed, facts.place().map(|place| self.stack.engine.check_user(place))) {
+        if let (true, Some(Err(refusal))) = (
+            decision.allowed || decision.approval.is_some(),
+            facts.place().map(|place| self.stack.engine.check_user(place)),
+        ) {
             let reason = refusal.to_string();
             return counted(&call.reservation, CheckCommandResponse { reason, ..Default::default() });
         }

@@ -212,7 +212,8 @@ async fn a_rule_for_all_allows_all() {
     assert_eq!(allowed(&Wire::connect(&unruled).await.unwrap()).await, all());
     assert!(unruled.log().contains("no policy: every authenticated caller may run anything"), "{}", unruled.log());
     let open = Agent::builder().listen("tcp://127.0.0.1:0").args(["--insecure"]).start();
-    let (log, warning) = (open.log(), "nobody is authenticated: any user of this machine may run anything, by default as ");
+    let (log, warning) =
+        (open.log(), "nobody is authenticated: any user of this machine may run anything, by default as ");
     assert!(log.contains(warning) && !log.contains("every authenticated caller"), "{log}");
 }
 

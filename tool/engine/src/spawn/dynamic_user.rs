@@ -106,7 +106,9 @@ fn reserve(state_dir: &Path) -> io::Result<Vec<u32>> {
     let first = match fs::read_to_string(&file) {
         Ok(text) => {
             let id = text.trim_end().parse().ok().filter(|id| DYNAMIC.contains(id));
-            id.ok_or_else(|| failed(io::Error::new(ErrorKind::InvalidData, "is not the ID of a dynamic user: remove the file")))?
+            id.ok_or_else(|| {
+                failed(io::Error::new(ErrorKind::InvalidData, "is not the ID of a dynamic user: remove the file"))
+            })?
         }
         // other agents on this machine begin elsewhere
         Err(error) if error.kind() == ErrorKind::NotFound => random(),
@@ -210,7 +212,10 @@ mod tests {
         for wrong in ["", "x", "-1", "0", "65534", "99999999999"] {
             fs::write(&file, wrong).unwrap();
             let refused = DynamicIds::new(Disk::new().unwrap(), directory.path()).err().unwrap();
-            assert!(refused.to_string().contains("is not the ID of a dynamic user: remove the file"), "{wrong}: {refused}");
+            assert!(
+                refused.to_string().contains("is not the ID of a dynamic user: remove the file"),
+                "{wrong}: {refused}"
+            );
         }
         fs::remove_file(&file).unwrap();
         fs::create_dir(&file).unwrap();
