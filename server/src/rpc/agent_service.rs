@@ -81,13 +81,12 @@ impl AgentService for Agent {
         let Resolved { command, refusal } = resolved;
         let judged = self.stack.judge(&call, caller, Rpc::Execute, command).await;
         let (facts, decision) = judged.map_err(|error| error_to_status(&error))?;
-        if let (true, Some(refusal)) = (decision.allowed || decision.approval.is_some(), refusal) {
+        let is_possible = decision.allowed || decision.approval.is_some();
+        if let (true, Some(refusal)) = (is_possible, refusal) {
             return Err(error_to_status(&refusal));
         }
-        if let (true, Some(Err(refusal))) = (
-            decision.allowed || decision.approval.is_some(),
-            facts.place().map(|place| self.stack.engine.check_user(place)),
-        ) {
+        let user = facts.place().map_or(Ok(()), |place| self.stack.engine.check_user(place));
+        if let (true, Err(refusal)) = (is_possible, user) {
             let reason = refusal.to_string();
             return counted(&call.reservation, CheckCommandResponse { reason, ..Default::default() });
         }
