@@ -97,3 +97,34 @@ passed "no zombies"
 expect 255 'shut down' "$telexec" exec "${tcp[@]}" -c 'kill 1; sleep 60'
 powered_off
 passed "SIGTERM to the first process ends what runs and powers the machine off"
+
+# an agent that is not root, and commands that have a user each
+rm "$WORK/config/"*
+cat >"$WORK/config/telexecd.toml" <<'END'
+listen = ["vsock://any:7443"]
+state_dir = "/var/lib/telexec"
+shell = "sh"
+agent_user = "telexec"
+users = "dynamic"
+command_users = ["root"]
+END
+"$repo/deploy/vm/build" --config "$WORK/config" --telexecd "$STATIC" --kernel "$KERNEL" "$WORK/image"
+boot users --vsock "$WORK/vsock" --isolated "$WORK/image"
+until_it 120 "$telexec" ping "${vsock[@]}"
+expect 0 '^telexec-keeper 0 998$' "$telexec" exec -u root "${vsock[@]}" -c \
+  'uid() { awk "/^Uid/ { print \$2 }" "/proc/$1/status"; }; echo "$(cat /proc/1/comm) $(uid 1) $(uid "$(pidof telexecd)")"'
+passed "the first process is root, the agent is not"
+
+"$telexec" exec -d --id first "${vsock[@]}" -c \
+  'echo secret >/tmp/file; n=0; until [ -e /tmp/end ]; do n=$((n + 1)); echo $n; sleep 0.1; done; id -u' >/dev/null
+expect 0 '^none$' "$telexec" exec "${vsock[@]}" -c \
+  'cat /tmp/file /proc/[0-9]*/root/tmp/file 2>/dev/null; grep -ls EXECUTION_ID=first /proc/[0-9]*/environ; echo none'
+[[ $said == none ]] || die "a command reaches another one: $said"
+"$telexec" exec -d -u root "${vsock[@]}" -c 'kill -9 "$(pidof telexecd)"' >/dev/null
+until_it 60 "$telexec" exec -u root "${vsock[@]}" -c 'touch "$(ls -d /proc/[0-9]*/root/tmp/file | head -n 1 | xargs dirname)/end"'
+expect 0 '^2[0-9]{9}$' "$telexec" attach "${vsock[@]}" first
+[[ $(head -n -1 <<<"$said") == "$(seq "$(($(wc -l <<<"$said") - 1))")" ]] || die "output is missing: $said"
+passed "commands do not reach each other, and run on when the agent is killed"
+
+"$telexec" exec -d -u root "${vsock[@]}" -c 'kill 1' >/dev/null
+powered_off

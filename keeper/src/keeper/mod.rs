@@ -74,6 +74,8 @@ pub fn keep(
                 keeper.start_agent()?;
             }
         }
+        // a SIGCHLD of before this program is gone, since the default action of that is to ignore it
+        keeper.reap_strangers();
         // not before: the agent is to have what this process was given
         let _ = setrlimit(Resource::Nofile, files);
         let code = keeper.run();

@@ -68,8 +68,6 @@ impl Keeper {
         for number in self.children.numbers() {
             self.watch(number, |child| Some(&child.pidfd), Source::End(number));
         }
-        // a SIGCHLD that was pending is gone, since the default action of that is to ignore it
-        self.reap_strangers();
         log::line(&format!(
             "telexec-keeper {} continues with {} processes",
             env!("CARGO_PKG_VERSION"),
