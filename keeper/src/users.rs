@@ -50,10 +50,11 @@ impl Users {
     }
 
     /// Whether a process may be started so: as one of them, and in no group that it is not in. `None`: as this process.
-    pub(crate) fn allow(&self, asked: Option<&Credentials>, own: u32) -> bool {
+    /// `is_private`: with private directories, as dynamic users only.
+    pub(crate) fn allow(&self, asked: Option<&Credentials>, is_private: bool, own: u32) -> bool {
         let Some(asked) = asked else { return self.named.iter().any(|user| user.uid == own) };
-        if self.dynamic && DYNAMIC.contains(&asked.uid) && asked.gid == asked.uid && asked.groups.is_empty() {
-            return true;
+        if is_private {
+            return self.dynamic && DYNAMIC.contains(&asked.uid) && asked.gid == asked.uid && asked.groups.is_empty();
         }
         let is_in = |user: &Credentials, group: &u32| user.gid == *group || user.groups.contains(group);
         let allows =
@@ -109,9 +110,9 @@ mod tests {
             (0, 0, &[], false),
             (1002, 1000, &[], false),
         ] {
-            assert_eq!(users.allow(Some(&as_user(uid, gid, groups)), 0), allowed, "{uid}:{gid}:{groups:?}");
+            assert_eq!(users.allow(Some(&as_user(uid, gid, groups)), false, 0), allowed, "{uid}:{gid}:{groups:?}");
         }
-        assert!(!users.allow(None, 0) && users.allow(None, 1000));
+        assert!(!users.allow(None, false, 0) && users.allow(None, false, 1000));
     }
 
     #[test]
@@ -128,9 +129,10 @@ mod tests {
             (first, first, &[0], false),
             (0, 0, &[], false),
         ] {
-            assert_eq!(only.allow(Some(&as_user(uid, gid, groups)), 0), allowed, "{uid}:{gid}:{groups:?}");
-            assert!(!none.allow(Some(&as_user(uid, gid, groups)), 0));
+            let user = as_user(uid, gid, groups);
+            assert_eq!(only.allow(Some(&user), true, 0), allowed, "{uid}:{gid}:{groups:?}");
+            assert!(!only.allow(Some(&user), false, 0) && !none.allow(Some(&user), true, 0));
         }
-        assert!(!only.allow(None, 0));
+        assert!(!only.allow(None, false, 0));
     }
 }

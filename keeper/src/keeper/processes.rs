@@ -70,12 +70,12 @@ impl Keeper {
     pub(super) fn start(&mut self, start: Start, descriptors: Vec<Given>) -> Result<(), (Step, Errno)> {
         let Descriptors { streams, executable, chown, joins, held } =
             Descriptors::of(&start, descriptors).ok_or((Step::Clone, Errno::MFILE))?;
-        if !self.ceiling.users.as_ref().is_none_or(|users| users.allow(start.credentials.as_ref(), self.own.0)) {
+        let (user, is_private) = (start.credentials.as_ref(), start.private_directories.is_some());
+        if !self.ceiling.users.as_ref().is_none_or(|users| users.allow(user, is_private, self.own.0)) {
             return Err((Step::Setuid, Errno::PERM));
         }
-        // such a user has them, and nobody else
-        let is_dynamic = start.credentials.as_ref().is_some_and(|user| DYNAMIC.contains(&user.uid));
-        if is_dynamic != start.private_directories.is_some() {
+        // dynamic users have them, and nobody else
+        if is_private && !user.is_some_and(|user| DYNAMIC.contains(&user.uid)) {
             return Err((Step::Unshare, Errno::PERM));
         }
         let cgroup = self.cgroup(&start).map_err(|errno| (Step::Cgroup, errno))?;
@@ -100,7 +100,7 @@ impl Keeper {
             rlimits: &self.rlimits,
             credentials: start.credentials.as_ref(),
             private_directories: start.private_directories,
-            no_new_privileges: is_dynamic || start.no_new_privileges || self.ceiling.no_new_privileges,
+            no_new_privileges: is_private || start.no_new_privileges || self.ceiling.no_new_privileges,
             fault: None,
         };
         let Forked { pid, pidfd, report } = fork(&image).map_err(|errno| (Step::Clone, errno))?;

@@ -6,7 +6,7 @@ use telexec_executor::SpawnError;
 /// They cannot.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "users = \"dynamic\": commands cannot run as dynamic users here (that takes root with CAP_SYS_ADMIN, CAP_SETUID and CAP_SETGID; in a container also the user IDs 2013265920 to 2147352575)"
+    "users = \"dynamic\": commands cannot run as dynamic users here (that takes root with CAP_SYS_ADMIN, CAP_CHOWN, CAP_SETUID and CAP_SETGID, a directory /tmp, and in a container the user IDs 2013265920 to 2147352575)"
 )]
 pub struct DynamicUsersError(#[source] SpawnError);
 

@@ -211,8 +211,9 @@ unsafe fn mount_private_directories(shared: &mut SharedWithChild) -> Result<(), 
     }
     // SAFETY: the parent passed null or valid ids, and a C string.
     unsafe {
-        let (uid, gid) = shared.credentials.as_ref().map_or((0, 0), |ids| (ids.uid, ids.gid));
-        private::mount_directories(CStr::from_ptr(shared.private_directories), uid, gid)
+        // they have an owner other than this process
+        let Some(Ids { uid, gid, .. }) = shared.credentials.as_ref() else { return Err(libc::EINVAL) };
+        private::mount_directories(CStr::from_ptr(shared.private_directories), *uid, *gid)
     }
 }
 

@@ -78,7 +78,7 @@ pub struct Image<'a> {
     pub rlimits: &'a [libc::rlimit64; rlimits::KINDS],
     /// `None`: those of this process.
     pub credentials: Option<&'a Credentials>,
-    /// It has [private directories](private), of so many bytes together. Only root can give it these.
+    /// It has [private directories](private), of so many bytes together. Only root can give it these, and with credentials.
     pub private_directories: Option<u64>,
     /// Nothing that it executes gives it privileges.
     pub no_new_privileges: bool,

@@ -10,7 +10,7 @@ use std::ptr;
 
 use libc::{c_char, c_int, c_ulong};
 use rustix::fs::{Mode, OFlags, open};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use crate::child::check;
@@ -123,7 +123,7 @@ pub fn try_out(uid: u32) -> Result<(), (Step, Errno)> {
         Err(Failed::NotMade(errno)) => return Err((Step::Clone, errno)),
         Err(Failed::Ended { step, errno, pidfd, .. }) => (step, errno, pidfd),
     };
-    let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+    let _ = retry_on_intr(|| waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED));
     if step == Step::Exec { Ok(()) } else { Err((step, errno)) }
 }
 

@@ -27,6 +27,7 @@ struct Predecessor {
     /// Where it listens, as configured.
     listen: Vec<String>,
     state_dir: Option<PathBuf>,
+    #[serde(default)]
     dynamic_users: bool,
 }
 
@@ -146,7 +147,7 @@ fn check_settings(keeper: u32, config: &Config) -> Result<(), UpgradeError> {
         return Err(UpgradeError::Changed("agent_user"));
     }
     if has(USERS) != config.allowed_users().map_err(UpgradeError::Users)?.as_ref().map(uids_of) {
-        return Err(UpgradeError::Changed("command_users, or users,"));
+        return Err(UpgradeError::Changed("command_users or users"));
     }
     if line.iter().any(|argument| **argument == *NO_NEW_PRIVILEGES.as_bytes()) != config.no_new_privileges {
         return Err(UpgradeError::Changed("no_new_privileges"));

@@ -336,9 +336,9 @@ for id, user in enumerate(refused):
 # the one not without the other
 ids = struct.pack("<III", first, first, 0)
 ask(start(200, b"/bin/true", flags=8, ids=ids), into, into)
-assert heard() == ("not started", 200, 6, 1)
+assert heard() == ("not started", 200, 10, 1)
 ask(start(201, b"/bin/true", flags=8 | 128, ids=struct.pack("<QIII", 1 << 20, 7, 7, 0)), into, into)
-assert heard() == ("not started", 201, 6, 1)
+assert heard() == ("not started", 201, 10, 1)
 ask(start(202, b"/bin/sh", b"-c", b"grep NoNewPrivs /proc/self/status", flags=8 | 128, ids=struct.pack("<Q", 1 << 20) + ids), into, into)
 assert heard()[0] == "started" and heard()[:4] == ("exited", 202, 1, 0)
 assert os.read(out, 100) == b"NoNewPrivs:\t1\n"

@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::unistd::{Uid, User, getgrouplist};
 use telexec_executor::{SpawnError, SpawnStage};
 use telexec_keeper::users::DYNAMIC;
-use telexec_spawn::Credentials;
+use telexec_spawn::{Credentials, private};
 
 use super::dynamic_user::DYNAMIC_USER;
 
@@ -47,7 +47,7 @@ impl Account {
         Self {
             name: DYNAMIC_USER.into(),
             uid: *DYNAMIC.start(),
-            home: PRIVATE_HOME.into(),
+            home: private::HOME.to_string_lossy().into_owned(),
             shell: SHELL.into(),
             credentials: None,
             is_dynamic: true,
@@ -146,9 +146,6 @@ fn id(name: &str) -> Option<Uid> {
 
 /// To setresuid(2) this is no id: it means "unchanged".
 const UNCHANGED: u32 = u32::MAX;
-
-/// Of users that have nothing but private directories.
-const PRIVATE_HOME: &str = "/tmp";
 
 /// For accounts that name none, see passwd(5).
 const SHELL: &str = "/bin/sh";

@@ -25,13 +25,20 @@ impl CommandUsers {
     /// commands.
     ///
     /// # Errors
-    /// One of them is not there.
+    /// One of them is not there, or has the ID of a dynamic user.
     pub(crate) fn new(names: Option<&[String]>, dynamic: bool, own: u32) -> io::Result<Self> {
         let find = |name: &String| {
             Account::find(name, own).map_err(|error| io::Error::other(format!("command_users: {error}")))
         };
         let accounts = |names: &[String]| names.iter().map(find).collect::<io::Result<Vec<_>>>();
         let accounts = names.map(accounts).transpose()?;
+        let is_of_dynamic = |account: &&Account| dynamic && DYNAMIC.contains(&account.uid);
+        if let Some(account) = accounts.iter().flatten().find(is_of_dynamic) {
+            return Err(io::Error::other(format!(
+                "command_users: the ID of {} is that of a dynamic user",
+                account.name
+            )));
+        }
         let allowed = accounts.as_ref().map(|accounts| accounts.iter().map(|account| account.uid).collect());
         let agent = Some(geteuid().as_raw()).filter(|agent| *agent != own);
         let first = accounts.and_then(|accounts| accounts.into_iter().next()).filter(|_| agent.is_some());

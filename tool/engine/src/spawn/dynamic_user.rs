@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use telexec_spawn::{Step, private};
 use crate::lock::lock;
 use crate::process::table;
 use crate::process::vfork::stage;
-use crate::state::directory::lock_all;
+use crate::state::directory::lock_all_within;
 use crate::state::disk::{DISK_TIMEOUT, Disk};
 use crate::state::own_directory;
 
@@ -31,6 +31,11 @@ pub const DYNAMIC_USER: &str = "@dynamic";
 const FILE: &str = "dynamic-user-next";
 /// Becomes that.
 const NEW_FILE: &str = "dynamic-user-new";
+
+/// More than an id takes.
+const MAX_BYTES: u64 = 32;
+/// They do not wait for others, nor lead elsewhere.
+const PLAIN: i32 = libc::O_NONBLOCK | libc::O_NOFOLLOW;
 
 /// How many are reserved at a time. After a crash the rest of them is not used.
 const RESERVED: u32 = 1024;
@@ -100,10 +105,10 @@ pub fn try_dynamic_users() -> Result<(), SpawnError> {
 fn reserve(state_dir: &Path) -> io::Result<Vec<u32>> {
     let state_dir = own_directory(state_dir)?;
     // other engines may have the same directory
-    let _all = lock_all(&state_dir)?;
+    let _all = lock_all_within(&state_dir, DISK_TIMEOUT)?;
     let file = state_dir.join(FILE);
     let failed = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
-    let first = match fs::read_to_string(&file) {
+    let first = match read(&file) {
         Ok(text) => {
             let id = text.trim_end().parse().ok().filter(|id| DYNAMIC.contains(id));
             id.ok_or_else(|| {
@@ -119,6 +124,15 @@ fn reserve(state_dir: &Path) -> io::Result<Vec<u32>> {
     write(&state_dir, next).map_err(failed)?;
     let in_use = in_use()?;
     Ok(ids.filter(|id| !in_use.contains(id)).rev().collect())
+}
+
+/// What is in it, if it is a file; in its place may be anything, such as a FIFO that would never answer.
+fn read(file: &Path) -> io::Result<String> {
+    let file = File::options().read(true).custom_flags(PLAIN).open(file)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidData, "is not a regular file: remove it"));
+    }
+    io::read_to_string(file.take(MAX_BYTES))
 }
 
 /// Up to so many from this one on.
@@ -141,7 +155,8 @@ fn in_use() -> io::Result<BTreeSet<u32>> {
 fn write(state_dir: &Path, next: u32) -> io::Result<()> {
     // one name, which a crash leaves at most; the directory is locked
     let new = state_dir.join(NEW_FILE);
-    let mut file = File::options().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
+    let mut file =
+        File::options().create(true).truncate(true).write(true).mode(0o600).custom_flags(PLAIN).open(&new)?;
     writeln!(file, "{next}")?;
     file.sync_all()?;
     fs::rename(new, state_dir.join(FILE))?;
@@ -217,8 +232,15 @@ mod tests {
                 "{wrong}: {refused}"
             );
         }
-        fs::remove_file(&file).unwrap();
-        fs::create_dir(&file).unwrap();
-        assert!(DynamicIds::new(Disk::new().unwrap(), directory.path()).is_err());
+        let in_its_place: [fn(&Path) -> io::Result<()>; 3] = [
+            |path| fs::create_dir(path),
+            |path| Ok(rustix::fs::mkfifoat(rustix::fs::CWD, path, rustix::fs::Mode::RWXU)?),
+            |path| std::os::unix::fs::symlink("/etc/hostname", path),
+        ];
+        for make in in_its_place {
+            fs::remove_file(&file).or_else(|_| fs::remove_dir(&file)).unwrap();
+            make(&file).unwrap();
+            assert!(DynamicIds::new(Disk::new().unwrap(), directory.path()).is_err());
+        }
     }
 }

@@ -6,8 +6,10 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use tempfile::TempDir;
 use tracing::warn;
 
@@ -15,6 +17,7 @@ use super::disk::{DISK_TIMEOUT, Disk};
 use super::notes::Notes;
 use super::{engine_file, own_directory, temporary_directory};
 use crate::lock::lock;
+use crate::wait::RETRY_DELAY;
 
 /// What the names of engines' directories begin with.
 pub(crate) const DIRECTORY_PREFIX: &str = "spool-";
@@ -152,9 +155,28 @@ impl Drop for EngineDirectory {
 
 /// While the file is open, no other engine takes a directory that is being made for an abandoned one.
 pub(crate) fn lock_all(state_dir: &Path) -> io::Result<File> {
-    let all = File::options().create(true).truncate(false).write(true).mode(0o600).open(state_dir.join(LOCK))?;
+    let all = open_lock(state_dir)?;
     flock(&all, FlockOperation::LockExclusive)?;
     Ok(all)
+}
+
+/// The same, by who does not wait longer than this for others. Blocks.
+///
+/// # Errors
+/// Another engine holds it.
+pub(crate) fn lock_all_within(state_dir: &Path, limit: Duration) -> io::Result<File> {
+    let all = open_lock(state_dir)?;
+    let until = Instant::now() + limit;
+    loop {
+        match flock(&all, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::sleep(RETRY_DELAY),
+            locked => return locked.map(|()| all).map_err(io::Error::from),
+        }
+    }
+}
+
+fn open_lock(state_dir: &Path) -> io::Result<File> {
+    File::options().create(true).truncate(false).write(true).mode(0o600).open(state_dir.join(LOCK))
 }
 
 /// The same, if it is not locked.
