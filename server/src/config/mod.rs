@@ -56,7 +56,7 @@ pub struct Config {
     pub command_users: Option<Vec<String>>,
     /// As whom commands run that name no user. Default: as the user of the agent, or as `agent_user` says.
     pub users: Option<DefaultUsers>,
-    /// How much a command of a dynamic user may have in its `/tmp`, `/var/tmp` and `/dev/shm` together, in bytes of memory. At least
+    /// How much a command of a dynamic user may store in its `/tmp`, `/var/tmp` and `/dev/shm` together, in bytes of memory. At least
     /// 1 MiB. Default: a quarter of the machine's memory.
     pub max_private_bytes: Option<u64>,
     /// Keep programs such as sudo from raising the privileges of any command (PR_SET_NO_NEW_PRIVS of prctl(2)). Default: no.

@@ -54,12 +54,12 @@ pub struct LocalConfig {
     /// with a keeper of another user, that of this process never is, and commands that name none run as the first of them.
     /// Default: anyone.
     pub command_users: Option<Vec<String>>,
-    /// Each command that names no user, or [`DYNAMIC_USER`](crate::DYNAMIC_USER), runs as a user of its own, which no account
-    /// has, with `/tmp`, `/var/tmp` and `/dev/shm` of its own and no privileges to gain. Only root, or a keeper that is root, can
+    /// Each command that names no user, or [`DYNAMIC_USER`](crate::DYNAMIC_USER), runs under a user ID that belongs to no account,
+    /// with `/tmp`, `/var/tmp` and `/dev/shm` of its own, and cannot gain privileges. Only root, or a keeper that is root, can
     /// start such commands; [`try_dynamic_users`](crate::try_dynamic_users) says whether this process can. Requires
-    /// [`state_dir`](Self::state_dir), which has the next id that is free. Default: no.
+    /// [`state_dir`](Self::state_dir), where the next free ID is kept. Default: no.
     pub dynamic_users: bool,
-    /// How much such a command may have in its `/tmp`, `/var/tmp` and `/dev/shm` together, in bytes; they take memory, and count
+    /// How much such a command may store in its `/tmp`, `/var/tmp` and `/dev/shm` together, in bytes; they take memory, and count
     /// against [its limit](telexec_executor::ResourceLimits) of that. Default: a quarter of the machine's memory.
     pub max_private_bytes: Option<u64>,
     /// No command gains privileges by executing a program, whether it asks for that or not; see

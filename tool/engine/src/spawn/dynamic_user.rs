@@ -47,7 +47,6 @@ pub(crate) struct DynamicIds {
     reserved: Mutex<Reserved>,
 }
 
-#[derive(Default)]
 struct Reserved {
     /// The next one last.
     ids: Vec<u32>,
