@@ -324,13 +324,9 @@ impl Config {
         if self.max_private_bytes.is_some() && self.users.is_none() {
             return invalid("max_private_bytes requires users = \"dynamic\"");
         }
-        let is_hidden = |path: &&String| {
-            PRIVATE
-                .map(Path::new)
-                .iter()
-                .any(|private| Path::new(path) != *private && Path::new(path).starts_with(private))
-        };
-        if let Some(path) = self.working_directory.as_ref().filter(is_hidden).filter(|_| self.users.is_some()) {
+        if let (Some(users), Some(path)) = (self.users, &self.working_directory)
+            && !users.see(Path::new(path))
+        {
             return invalid(&format!(
                 "working_directory: {path} is not there for dynamic users, who have directories of their own"
             ));
@@ -492,9 +488,6 @@ impl Config {
         }
     }
 }
-
-/// Where dynamic users see nothing of others.
-const PRIVATE: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
 /// A host name is looked up only when it is listened on.
 fn check_protection(listen: &ListenAddress, tls: Option<&TlsFiles>, insecure: bool) -> Result<(), ConfigError> {

@@ -1,5 +1,7 @@
 //! What single settings may be.
 
+use std::path::Path;
+
 use serde::Deserialize;
 
 /// The format of log lines.
@@ -30,6 +32,14 @@ pub enum Switch {
 pub enum DefaultUsers {
     /// For each command one of its own, see [`telexec_engine::LocalConfig::dynamic_users`]. Requires root and `state_dir`.
     Dynamic,
+}
+
+impl DefaultUsers {
+    /// Whether a path of the machine is there for their commands: not below the directories that each has to itself.
+    pub(super) fn see(self, path: &Path) -> bool {
+        let Self::Dynamic = self;
+        !["/tmp", "/var/tmp", "/dev/shm"].map(Path::new).iter().any(|own| path != *own && path.starts_with(own))
+    }
 }
 
 /// Permissions of a Unix socket.

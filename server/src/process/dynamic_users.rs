@@ -2,11 +2,14 @@
 
 use telexec_engine::try_dynamic_users;
 use telexec_executor::SpawnError;
+use telexec_keeper::users::DYNAMIC;
 
 /// They cannot.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "users = \"dynamic\": commands cannot run as dynamic users here (that takes root with CAP_SYS_ADMIN, CAP_CHOWN, CAP_SETUID and CAP_SETGID, a directory /tmp, and in a container the user IDs 2013265920 to 2147352575)"
+    "users = \"dynamic\": commands cannot run as dynamic users here (that takes root with CAP_SYS_ADMIN, CAP_CHOWN, CAP_SETUID and CAP_SETGID, a directory /tmp, and in a container the user IDs {first} to {last})",
+    first = DYNAMIC.start(),
+    last = DYNAMIC.end()
 )]
 pub struct DynamicUsersError(#[source] SpawnError);
 

@@ -232,14 +232,15 @@ impl Shared {
 
     /// With an id of its own, if it is a dynamic user.
     fn with_id(&self, account: Account) -> Result<Account, ExecutorError> {
-        match &self.dynamic_ids {
-            Some(ids) if account.is_dynamic => {
-                let id =
-                    ids.next().map_err(|error| exhausted(format!("there is no ID for a dynamic user: {error}")))?;
-                Ok(account.with_id(id))
-            }
-            _ => Ok(account),
+        if !account.is_dynamic {
+            return Ok(account);
         }
+        // never as the user of this process
+        let Some(ids) = &self.dynamic_ids else {
+            return Err(ExecutorError::Internal("there are no IDs for dynamic users".into()));
+        };
+        let id = ids.next().map_err(|error| exhausted(format!("there is no ID for a dynamic user: {error}")))?;
+        Ok(account.with_id(id))
     }
 
     /// Notes that it may outlive its call.

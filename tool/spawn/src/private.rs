@@ -62,7 +62,7 @@ pub(crate) fn mount_directories(options: &CStr, uid: u32, gid: u32) -> Result<()
         }
     }
     for (directory, name) in OTHERS {
-        where_it_is(mount(Some(name), directory, None, libc::MS_BIND, None))?;
+        unless_missing(mount(Some(name), directory, None, libc::MS_BIND, None))?;
     }
     // where the tmpfs itself was until now
     mount(Some(HOME_NAME), HOME, None, libc::MS_BIND, None)?;
@@ -70,12 +70,12 @@ pub(crate) fn mount_directories(options: &CStr, uid: u32, gid: u32) -> Result<()
     match mount(Some(c"mqueue"), QUEUES, Some(c"mqueue"), flags, None) {
         // a kernel without them
         Err(libc::ENODEV) => Ok(()),
-        mounted => where_it_is(mounted),
+        mounted => unless_missing(mounted),
     }
 }
 
 /// There is nothing to cover where no directory is.
-fn where_it_is(mounted: Result<(), c_int>) -> Result<(), c_int> {
+fn unless_missing(mounted: Result<(), c_int>) -> Result<(), c_int> {
     if mounted == Err(libc::ENOENT) { Ok(()) } else { mounted }
 }
 
