@@ -7,25 +7,17 @@ use telexec_executor::{Command, ExecutorError};
 use telexec_proto::convert::command_to_wire;
 use telexec_proto::v1::agent_service_client::AgentServiceClient;
 use telexec_proto::v1::{CheckCommandRequest, GetAgentRequest};
-use tonic::transport::{Channel, Endpoint, Uri};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
+use crate::channel::Channel;
 use crate::connector::{Connector, Route, Transport};
 use crate::forward::Forwards;
 use crate::{AgentInfo, Approvals, CommandCheck, ConnectError, RemoteExecutor, RemoteFiles, Target, TlsOptions, error};
 
 /// Large, so that many small chunks are not taken for a flood.
 const STREAM_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
-/// How many executions may fill their windows without stalling the others.
-const STREAMS_IN_CONNECTION: u32 = 16;
-/// A whole chunk of output in one frame: twice as fast as in pieces of the default 16 KiB.
-const FRAME_BYTES: u32 = 1024 * 1024;
-/// Pings on a quiet connection, and the timeout of their acknowledgement. Together well below the 30 s for which an agent
-/// waits for a client by default: a loss that only this side sees would be noticed too late.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How to reach an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,16 +78,8 @@ impl Agent {
 
     async fn connect_to(route: Route, name: Arc<str>, options: ConnectOptions) -> Result<Self, ConnectError> {
         let connector = Arc::new(Connector { route, name: Arc::clone(&name), options });
-        let endpoint = connector.endpoint().map_err(|error| error::connecting(error, &name))?;
-        let dialler = Arc::clone(&connector);
-        let service = tower::service_fn(move |_: Uri| {
-            let dialler = Arc::clone(&dialler);
-            async move { dialler.connect().await }
-        });
-        match endpoint.connect_with_connector(service).await {
-            Ok(channel) => Ok(Self { channel, endpoint: name, connector }),
-            Err(error) => Err(error::connecting(error, &name)),
-        }
+        let channel = Channel::connect(&connector).await?;
+        Ok(Self { channel, endpoint: name, connector })
     }
 
     /// Whether its transport makes up for losses by itself, as a [`Transport`] does: [`RemoteExecutor::resuming`] is not needed.
@@ -169,46 +153,5 @@ impl Agent {
 
     fn failed(&self, status: tonic::Status) -> ExecutorError {
         error::calling(status, &self.endpoint)
-    }
-}
-
-impl Connector {
-    /// The settings of a connection.
-    fn endpoint(&self) -> Result<Endpoint, tonic::transport::Error> {
-        let Self { route, options, .. } = self;
-        let (scheme, authority) = match route {
-            Route::Target(target @ Target::Tcp { .. }) if options.tls.is_some() => ("https", target.authority()),
-            Route::Target(target) => ("http", target.authority()),
-            Route::Custom(_) => ("http", "localhost".to_owned()),
-        };
-        endpoint(scheme, &authority, options.stream_window_bytes)
-    }
-
-    /// A further connection, which is made when it is used first.
-    pub(crate) fn channel(self: &Arc<Self>) -> Result<Channel, tonic::transport::Error> {
-        let dialler = Arc::clone(self);
-        let service = tower::service_fn(move |_: Uri| {
-            let dialler = Arc::clone(&dialler);
-            async move { dialler.connect().await }
-        });
-        Ok(self.endpoint()?.connect_with_connector_lazy(service))
-    }
-}
-
-fn endpoint(scheme: &str, authority: &str, window: u32) -> Result<Endpoint, tonic::transport::Error> {
-    // HTTP/2 starts with 64 KiB - 1, and allows at most 2^31 - 1
-    let window = window.clamp(64 * 1024, i32::MAX as u32);
-    let endpoint = Endpoint::from_shared(format!("http://{authority}"))?
-        .initial_stream_window_size(window)
-        .initial_connection_window_size(window.saturating_mul(STREAMS_IN_CONNECTION).min(i32::MAX as u32))
-        .max_frame_size(FRAME_BYTES.min(window))
-        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
-        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-        .keep_alive_while_idle(true)
-        .user_agent(concat!("telexec/", env!("CARGO_PKG_VERSION")))?;
-    // not as the endpoint itself: for https tonic would set up TLS itself
-    match Uri::builder().scheme(scheme).authority(authority).path_and_query("/").build() {
-        Ok(origin) => Ok(endpoint.origin(origin)),
-        Err(_) => Ok(endpoint),
     }
 }

@@ -6,8 +6,8 @@ use telexec_executor::ExecutorError;
 use telexec_proto::v1::approval_service_client::ApprovalServiceClient;
 use telexec_proto::v1::{ApproveRequest, GetApprovalRequest, ListApprovalsRequest, RejectRequest};
 use tonic::Status;
-use tonic::transport::Channel;
 
+use crate::channel::Channel;
 use crate::{Approval, error};
 
 /// Requests for the approval of starts on an agent, made when a start is refused with [`ExecutorError::ApprovalRequired`]; clones share the connection.

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 #[cfg(target_os = "linux")]
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -19,7 +18,6 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWri
 use tokio::net::{TcpStream, lookup_host};
 
 use crate::error::{Source, find};
-use crate::gathered::Gathered;
 use crate::{ConnectError, ConnectOptions, LookupError, Target, TlsOptions, tls};
 
 /// Detects vanished peers on quiet connections.
@@ -48,8 +46,6 @@ pub trait Transport: fmt::Debug + Send + Sync {
     async fn dial(&self) -> io::Result<Box<dyn Duplex>>;
 }
 
-type Io = TokioIo<Gathered<Box<dyn Duplex>>>;
-
 /// Where a connection leads.
 #[derive(Debug)]
 pub(crate) enum Route {
@@ -67,10 +63,10 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    pub(crate) async fn connect(&self) -> Result<Io, ConnectError> {
+    pub(crate) async fn connect(&self) -> Result<Box<dyn Duplex>, ConnectError> {
         let limit = self.options.connect_timeout;
         match tokio::time::timeout(limit, self.dial()).await {
-            Ok(connected) => connected.map(|stream| TokioIo::new(Gathered::new(stream))),
+            Ok(connected) => connected,
             Err(_) => Err(self.unreachable(format!("no answer within {limit:?}"))),
         }
     }

@@ -13,9 +13,9 @@ use telexec_proto::v1::{
     GetAgentRequest, GetExecutionRequest, ResizeTerminalRequest, SignalExecutionRequest, WriteInputRequest,
 };
 use tonic::metadata::MetadataMap;
-use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
+use crate::channel::Channel;
 use crate::following::{Following, Overdue};
 use crate::{Resume, Resuming, error};
 

@@ -17,9 +17,9 @@ use telexec_proto::v1::{
     WriteFileResponse, read_file_response, write_file_request,
 };
 use tokio::sync::oneshot;
-use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
+use crate::channel::Channel;
 use crate::error;
 use crate::search::{found, search_request};
 use crate::watch::{watch_request, watched};

@@ -8,15 +8,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Delays writes by one turn of the scheduler, so that HTTP/2 can add frames of other tasks. The agent is then woken once, not
 /// twice.
-pub(crate) struct Gathered<S> {
+pub(crate) struct Gathered<S, G> {
     io: S,
+    /// Dropped after it.
+    _guard: G,
     /// The turn is over, and the gathered bytes are being written.
     goes_out: bool,
 }
 
-impl<S> Gathered<S> {
-    pub(crate) fn new(io: S) -> Self {
-        Self { io, goes_out: false }
+impl<S, G> Gathered<S, G> {
+    pub(crate) fn new(io: S, guard: G) -> Self {
+        Self { io, _guard: guard, goes_out: false }
     }
 
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -29,13 +31,13 @@ impl<S> Gathered<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Gathered<S> {
+impl<S: AsyncRead + Unpin, G: Unpin> AsyncRead for Gathered<S, G> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_read(cx, buf)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Gathered<S> {
+impl<S: AsyncWrite + Unpin, G: Unpin> AsyncWrite for Gathered<S, G> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_turn(cx));
         Pin::new(&mut self.io).poll_write(cx, buf)

@@ -40,6 +40,7 @@
 mod agent;
 mod approvals;
 mod cancel_on_drop;
+mod channel;
 mod connector;
 mod error;
 mod executor;

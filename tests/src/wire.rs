@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -24,13 +25,18 @@ use telexec_proto::v1::file_service_client::FileServiceClient;
 use telexec_proto::v1::{ExecutionEvent, Exited};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 use tonic::body::Body;
 use tonic::{Status, Streaming};
 use tonic_health::pb::health_client::HealthClient;
+use tower::BoxError;
 
 use crate::{Agent, within};
+
+/// For the error that HTTP/2 itself reports when a connection ends.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Bytes to and from an agent.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -41,6 +47,8 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 pub struct Wire {
     sender: SendRequest<Body>,
     tasks: Tasks,
+    /// Closed with it.
+    connection: watch::Receiver<()>,
 }
 
 /// Everything that holds the connection open.
@@ -111,9 +119,25 @@ impl Wire {
     /// The other side does not speak it.
     pub async fn over(stream: Box<dyn Stream>) -> Result<Self, hyper::Error> {
         let tasks = Tasks::default();
-        let (sender, connection) = within(http2::handshake(tasks.clone(), TokioIo::new(stream))).await?;
-        tasks.execute(connection.map(drop));
-        Ok(Self { sender, tasks })
+        let (sender, driver) = within(http2::handshake(tasks.clone(), TokioIo::new(stream))).await?;
+        let (open, connection) = watch::channel(());
+        tasks.execute(driver.map(move |_| drop(open)));
+        Ok(Self { sender, tasks, connection })
+    }
+
+    /// A response, or an error if the connection ends without one: hyper may forget a request that is made just then
+    /// (<https://github.com/tokio-rs/tokio/issues/7714>).
+    async fn send(mut self, request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
+        let response = self.sender.send_request(request);
+        let forgotten = async {
+            let _ = self.connection.changed().await;
+            tokio::time::sleep(REPORT_TIMEOUT).await;
+        };
+        tokio::select! {
+            biased;
+            response = response => response.map_err(Into::into),
+            () = forgotten => Err("the connection ended without a response".into()),
+        }
     }
 
     /// Closes the connection without a word, as the death of its process would.
@@ -162,11 +186,11 @@ impl Wire {
         headers: &[(&str, &str)],
         bytes: impl Into<Bytes>,
         ends: bool,
-    ) -> Result<Response<Incoming>, hyper::Error> {
+    ) -> Result<Response<Incoming>, BoxError> {
         let request = Request::post(format!("http://localhost{path}"));
         let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
         let body = Body::new(Given { bytes: Some(bytes.into()), ends });
-        within(self.clone().sender.send_request(request.body(body).unwrap())).await
+        within(self.clone().send(request.body(body).unwrap())).await
     }
 }
 
@@ -194,15 +218,15 @@ impl hyper::body::Body for Given {
 
 impl tower::Service<Request<Body>> for Wire {
     type Response = Response<Incoming>;
-    type Error = hyper::Error;
+    type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Pin::new(&mut self.sender).poll_ready(cx)
+        Pin::new(&mut self.sender).poll_ready(cx).map_err(Into::into)
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        self.sender.send_request(request).boxed()
+        self.clone().send(request).boxed()
     }
 }
 

@@ -24,13 +24,13 @@ use telexec_proto::v1::{
 };
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
-use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 pub use self::connection::Connection;
 #[cfg(unix)]
 pub use self::local::{LocalListener, LocalSocket};
 use self::pool::{Place, Pool};
+use crate::channel::Channel;
 use crate::connector::Connector;
 use crate::error;
 

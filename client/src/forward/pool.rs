@@ -2,8 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tonic::transport::Channel;
-
+use crate::channel::Channel;
 use crate::connector::Connector;
 
 /// How many of an agent's windows for requests fit into that of their connection, less one for other calls: even if
@@ -59,7 +58,7 @@ impl Pool {
             line.open += 1;
             return Place { pool: Arc::clone(self), channel: line.channel.clone(), number: Some(line.number) };
         }
-        let Ok(channel) = self.connector.channel() else {
+        let Ok(channel) = Channel::lazy(&self.connector) else {
             drop(lines);
             return self.first();
         };

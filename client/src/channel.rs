@@ -1,0 +1,234 @@
+//! The HTTP/2 connection to one agent, made again when it was lost.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use hyper_util::rt::TokioIo;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Response};
+use tonic::transport::{Endpoint, Uri};
+use tower::{BoxError, Service};
+
+use crate::connector::{Connector, Duplex, Route};
+use crate::gathered::Gathered;
+use crate::{ConnectError, Target, error};
+
+/// How many executions may fill their windows without stalling the others.
+const STREAMS_IN_CONNECTION: u32 = 16;
+/// A whole chunk of output in one frame: twice as fast as in pieces of the default 16 KiB.
+const FRAME_BYTES: u32 = 1024 * 1024;
+/// Pings on a quiet connection, and the timeout of their acknowledgement. Together well below the 30 s for which an agent
+/// waits for a client by default: a loss that only this side sees would be noticed too late.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(15);
+/// For the error that HTTP/2 itself reports to each call when the connection ends.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// tonic's channel, whose calls also fail if their connection ends before their request is sent on it; clones share it.
+///
+/// hyper queues requests in a channel of tokio's, which may keep what is sent while the receiver is dropped
+/// (<https://github.com/tokio-rs/tokio/issues/7714>): the call would wait until another one connects again.
+#[derive(Clone, Debug)]
+pub(crate) struct Channel {
+    inner: tonic::transport::Channel,
+    connection: watch::Receiver<Connection>,
+}
+
+/// The latest connection.
+#[derive(Clone, Copy, Debug, Default)]
+struct Connection {
+    number: u64,
+    /// It was open, and is not any more.
+    ended: bool,
+}
+
+/// Connects, one connection after the other.
+#[derive(Clone, Debug)]
+struct Dialler {
+    connector: Arc<Connector>,
+    connection: Arc<watch::Sender<Connection>>,
+}
+
+/// Reports with its drop that a connection has ended.
+#[derive(Debug)]
+struct Open {
+    number: u64,
+    connection: Arc<watch::Sender<Connection>>,
+}
+
+impl Channel {
+    /// Connects.
+    pub(crate) async fn connect(connector: &Arc<Connector>) -> Result<Self, ConnectError> {
+        let failed = |error| error::connecting(error, &connector.name);
+        let endpoint = connector.endpoint().map_err(failed)?;
+        let (dialler, connection) = Dialler::new(connector);
+        let inner = endpoint.connect_with_connector(dialler).await.map_err(failed)?;
+        Ok(Self { inner, connection })
+    }
+
+    /// Connects with the first call.
+    pub(crate) fn lazy(connector: &Arc<Connector>) -> Result<Self, tonic::transport::Error> {
+        let (dialler, connection) = Dialler::new(connector);
+        let inner = connector.endpoint()?.connect_with_connector_lazy(dialler);
+        Ok(Self { inner, connection })
+    }
+}
+
+impl Service<Request<Body>> for Channel {
+    type Response = Response<Body>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Response<Body>, BoxError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        Box::pin(unless_ended(self.connection.clone(), self.inner.call(request)))
+    }
+}
+
+impl Dialler {
+    fn new(connector: &Arc<Connector>) -> (Self, watch::Receiver<Connection>) {
+        let (sender, receiver) = watch::channel(Connection::default());
+        (Self { connector: Arc::clone(connector), connection: Arc::new(sender) }, receiver)
+    }
+
+    fn begin(&self) -> Open {
+        let mut number = 0;
+        self.connection.send_modify(|latest| {
+            number = latest.number + 1;
+            *latest = Connection { number, ended: false };
+        });
+        Open { number, connection: Arc::clone(&self.connection) }
+    }
+}
+
+impl Service<Uri> for Dialler {
+    type Response = TokioIo<Gathered<Box<dyn Duplex>, Open>>;
+    type Error = ConnectError;
+    type Future = BoxFuture<'static, Result<Self::Response, ConnectError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let (connector, open) = (Arc::clone(&self.connector), self.begin());
+        Box::pin(async move { Ok(TokioIo::new(Gathered::new(connector.connect().await?, open))) })
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.connection.send_if_modified(|latest| {
+            let is_latest = latest.number == self.number;
+            latest.ended |= is_latest;
+            is_latest
+        });
+    }
+}
+
+/// A call's response, or an error if there is none although its connection has ended.
+async fn unless_ended<T, E: Into<BoxError>>(
+    connection: watch::Receiver<Connection>,
+    response: impl Future<Output = Result<T, E>>,
+) -> Result<T, BoxError> {
+    tokio::select! {
+        biased;
+        response = response => response.map_err(Into::into),
+        () = ended(connection) => Err(Status::unavailable("it ended without a response").into()),
+    }
+}
+
+/// Waits until a connection has ended, and no other one has been begun instead.
+async fn ended(mut connection: watch::Receiver<Connection>) {
+    while connection.wait_for(|latest| latest.ended).await.is_ok() {
+        match timeout(REPORT_TIMEOUT, connection.wait_for(|latest| !latest.ended)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) => break,
+            Err(_) => return,
+        }
+    }
+    // nothing connects any more: tonic has failed all calls
+    std::future::pending().await
+}
+
+impl Connector {
+    /// The settings of a connection.
+    fn endpoint(&self) -> Result<Endpoint, tonic::transport::Error> {
+        let Self { route, options, .. } = self;
+        let (scheme, authority) = match route {
+            Route::Target(target @ Target::Tcp { .. }) if options.tls.is_some() => ("https", target.authority()),
+            Route::Target(target) => ("http", target.authority()),
+            Route::Custom(_) => ("http", "localhost".to_owned()),
+        };
+        endpoint(scheme, &authority, options.stream_window_bytes)
+    }
+}
+
+fn endpoint(scheme: &str, authority: &str, window: u32) -> Result<Endpoint, tonic::transport::Error> {
+    // HTTP/2 starts with 64 KiB - 1, and allows at most 2^31 - 1
+    let window = window.clamp(64 * 1024, i32::MAX as u32);
+    let endpoint = Endpoint::from_shared(format!("http://{authority}"))?
+        .initial_stream_window_size(window)
+        .initial_connection_window_size(window.saturating_mul(STREAMS_IN_CONNECTION).min(i32::MAX as u32))
+        .max_frame_size(FRAME_BYTES.min(window))
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        .keep_alive_while_idle(true)
+        .user_agent(concat!("telexec/", env!("CARGO_PKG_VERSION")))?;
+    // not as the endpoint itself: for https tonic would set up TLS itself
+    match Uri::builder().scheme(scheme).authority(authority).path_and_query("/").build() {
+        Ok(origin) => Ok(endpoint.origin(origin)),
+        Err(_) => Ok(endpoint),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn dialler() -> (Dialler, watch::Receiver<Connection>) {
+        let target = "unix:///nowhere".parse().unwrap();
+        let connector = Connector { route: Route::Target(target), name: "test".into(), options: Default::default() };
+        Dialler::new(&Arc::new(connector))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_fails_with_its_connection() {
+        let (dialler, connection) = dialler();
+        let open = dialler.begin();
+        let mut call = Box::pin(unless_ended(connection, pending::<Result<(), BoxError>>()));
+        assert!(call.as_mut().now_or_never().is_none());
+        drop(open);
+        let error = call.await.unwrap_err();
+        let lost = error::calling(Status::from_error(error), "test");
+        assert_eq!(lost.to_string(), "the connection to test was lost");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_waits_for_the_connection_after_it() {
+        let (dialler, connection) = dialler();
+        let (first, calls) = (dialler.begin(), connection.clone());
+        let mut call = Box::pin(unless_ended(calls, pending::<Result<(), BoxError>>()));
+        drop(first);
+        assert!(call.as_mut().now_or_never().is_none());
+        let second = dialler.begin();
+        // the end of the first one may be noticed late
+        drop(Open { number: 1, connection: Arc::clone(&dialler.connection) });
+        assert!(!connection.borrow().ended);
+        assert!(timeout(REPORT_TIMEOUT * 2, &mut call).await.is_err());
+        drop((second, dialler));
+        assert!(timeout(REPORT_TIMEOUT * 2, call).await.is_err(), "tonic fails it");
+    }
+}
