@@ -22,7 +22,8 @@ const STARTING: Duration = Duration::from_secs(1);
 enum Progress {
     /// The agent was not asked to start it.
     Unsent,
-    Sent,
+    /// On this connection, or on the next one.
+    Sent(u64),
     /// The connection was lost before there was an answer: the request may arrive at any time.
     Lost,
     /// It is known to run.
@@ -55,7 +56,7 @@ impl CancelOnDrop {
     /// The agent is asked to start the command from now on.
     pub(crate) fn sent(&mut self) {
         if self.progress == Progress::Unsent {
-            self.progress = Progress::Sent;
+            self.progress = Progress::Sent(self.executor.connection());
         }
     }
 
@@ -93,11 +94,11 @@ async fn end(executor: RemoteExecutor, id: ExecutionId, from: Attach, mut progre
         let error = match outage.limit(executor.attach(&id, from)).await {
             Ok(_dropped) => return,
             // the request to start it may arrive after this one
-            Err(error @ ExecutorError::NotFound(_)) if may_come(progress, dropped) => {
+            Err(error @ ExecutorError::NotFound(_)) if may_come(progress, dropped, executor.connection()) => {
                 ExecutorError::Unreachable { endpoint: executor.endpoint().to_owned(), source: error.into() }
             }
             Err(error) => {
-                if is_loss(&error) && progress == Progress::Sent {
+                if is_loss(&error) && matches!(progress, Progress::Sent(_)) {
                     progress = Progress::Lost;
                 }
                 error
@@ -110,9 +111,10 @@ async fn end(executor: RemoteExecutor, id: ExecutionId, from: Attach, mut progre
 }
 
 /// Whether the agent may yet start a command that it does not know.
-fn may_come(progress: Progress, dropped: Instant) -> bool {
+fn may_come(progress: Progress, dropped: Instant, connection: u64) -> bool {
     match progress {
-        Progress::Sent => dropped.elapsed() < STARTING,
+        // what was lost with another connection may be held up between
+        Progress::Sent(on) => on != connection || dropped.elapsed() < STARTING,
         Progress::Lost => true,
         Progress::Unsent | Progress::Started => false,
     }

@@ -71,6 +71,11 @@ impl Channel {
         Ok(Self { inner, connection })
     }
 
+    /// The number of the latest connection.
+    pub(crate) fn connection(&self) -> u64 {
+        self.connection.borrow().number
+    }
+
     /// Connects with the first call.
     pub(crate) fn lazy(connector: &Arc<Connector>) -> Result<Self, tonic::transport::Error> {
         let (dialler, connection) = Dialler::new(connector);

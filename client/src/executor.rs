@@ -42,6 +42,11 @@ impl RemoteExecutor {
         Resuming::new(self, resume)
     }
 
+    /// The number of the latest connection to the agent.
+    pub(crate) fn connection(&self) -> u64 {
+        self.channel.connection()
+    }
+
     pub(crate) fn endpoint(&self) -> &str {
         &self.endpoint
     }
