@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use telexec_executor::Program;
 
-use crate::audit::{Playback, Query, Which, digest, play, search_files, verify_files, verify_recordings};
+use crate::audit::{Format, Playback, Query, Which, digest, play, search_files, verify_files, verify_recordings};
 use crate::identity::patterns::NamePatterns;
 
 /// The events of records.
@@ -67,6 +67,20 @@ telexecd audit search --event denied --event refused /var/log/telexec/audit.log\
 telexecd audit search --text @restart-web --json /var/log/telexec/audit.log | jq .reason"
     )]
     Search(SearchArgs),
+    /// Show an execution in an audit log: print all fields of its records
+    #[command(after_help = "Prints the records with this execution ID, and those of the approval that it had: a \
+heading with event, number and time, and a line per field, named as in the log. The chain is not verified: see verify.\n\n\
+Exit codes: 0 found, 1 nothing found, 2 invalid command line, a file cannot be read, or has lines that are no records.\n\n\
+Examples:\n  \
+telexecd audit show /var/log/telexec/audit.log deploy-42")]
+    Show {
+        /// Log file, whose rotated files are found beside it
+        #[arg(value_name = "FILE")]
+        log: PathBuf,
+        /// Execution ID, or its beginning
+        #[arg(value_name = "ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+        id: String,
+    },
     /// Play the recording of an execution, after verifying that it is the one in the audit log
     #[command(
         after_help = "What a rule with the annotation @record permits is recorded; `telexecd audit search --recorded` lists it. \
@@ -187,7 +201,8 @@ impl SearchArgs {
             recorded: self.recorded,
             since: self.since,
             until: self.until,
-            json: self.json,
+            approvals: false,
+            format: if self.json { Format::Json } else { Format::Line },
         };
         Ok(search_files(&self.files, &query, out)?)
     }
@@ -205,6 +220,14 @@ impl AuditAction {
                 code => Ok(code),
             },
             Self::Search(args) => args.run(out),
+            Self::Show { log, id } => {
+                let (execution, format) = (Some(id.clone()), Format::Full);
+                Ok(search_files(
+                    std::slice::from_ref(log),
+                    &Query { execution, approvals: true, format, ..Query::default() },
+                    out,
+                )?)
+            }
             Self::Play(args) => Ok(args.run(out)?),
             Self::Digest { log, argv } => {
                 out.write_all(digest_of(log, argv)?.as_bytes())?;

@@ -3,15 +3,19 @@
 use std::path::Path;
 
 use serde_json::Value;
-use telexec_executor::{Command, CommandBuilder, Executor};
-use telexec_tests::{program, run, within};
+use telexec_executor::{Command, CommandBuilder, Executor, Signal};
+use telexec_tests::{collect, program, run, within};
 
 use super::Audit;
 
-/// Its exit code, and the lines that it prints; what it says on standard error instead, if it fails.
 async fn search(log: &Path, args: &[&str]) -> (i32, Vec<String>) {
+    audit(&[&["search"], args, &[log.to_str().unwrap()]].concat()).await
+}
+
+/// Its exit code, and the lines that it prints; what it says on standard error instead, if it fails.
+async fn audit(args: &[&str]) -> (i32, Vec<String>) {
     let mut command = tokio::process::Command::new(program("telexecd"));
-    command.args(["audit", "search"]).args(args).arg(log).kill_on_drop(true);
+    command.arg("audit").args(args).kill_on_drop(true);
     let output = within(command.output()).await.unwrap();
     let text = if output.status.code() == Some(2) { output.stderr } else { output.stdout };
     let text = String::from_utf8(text).unwrap();
@@ -88,4 +92,45 @@ async fn what_is_no_record_is_reported_and_the_rest_is_found() {
     assert!(lines[0].ends_with(r"  \u{1b}[2J\u{202e}"), "{lines:?}");
     let (code, said) = search(&directory.path().join("none"), &[]).await;
     assert!(code == 2 && said[0].contains("cannot read"), "{said:?}");
+}
+
+/// All fields of the records of an execution: those of a start whose lines are told apart, an operation, and the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_execution_is_shown_in_full() {
+    let audit_log = Audit::new();
+    let agent = audit_log.agent("").start();
+    let executor = agent.executor().await;
+    let id = "shown-1".parse().unwrap();
+    let command = Command::shell("sleep 300\nagent  forged \u{1b}[2J").reason("INC-7").execution_id(id);
+    let execution = within(executor.execute(command.build().unwrap())).await.unwrap();
+    within(executor.signal(execution.id(), Signal::KILL)).await.unwrap();
+    collect(execution).await.unwrap();
+    run(&executor, Command::shell("true").execution_id("other".parse().unwrap())).await.unwrap();
+    audit_log.wait("end", 2).await;
+    let log = audit_log.file();
+    let (code, lines) = audit(&["show", log.to_str().unwrap(), "shown-1"]).await;
+    assert_eq!(code, 0, "{lines:?}");
+    let blocks: Vec<&[String]> = lines.split(String::is_empty).collect();
+    let [start, call, end] = blocks[..] else { panic!("{lines:?}") };
+    for (block, event) in [(start, "start, record 2, 2"), (call, "call, record 3, 2"), (end, "end, record 4, 2")] {
+        assert!(block[0].starts_with(event), "{block:?}");
+        assert!(block.iter().skip(1).all(|line| line.starts_with("  ")), "{block:?}");
+        let fields: Vec<&str> = block.iter().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+        assert_eq!(fields[1], "execution_id", "{block:?}");
+    }
+    let value = |block: &[String], name: &str| -> Option<String> {
+        let line = block.iter().find(|line| line.trim_start().starts_with(&format!("{name} ")))?;
+        Some(line.trim_start().trim_start_matches(name).trim_start().to_owned())
+    };
+    assert_eq!(value(start, "command").unwrap(), "sleep 300");
+    let second = start.iter().skip_while(|line| !line.contains("sleep 300")).nth(1).unwrap();
+    assert_eq!(second.trim_start(), r"agent  forged \u{1b}[2J", "below the text, not among the names");
+    let column = start.iter().find_map(|line| line.find("sleep 300"));
+    assert_eq!(second.find("agent"), column, "{start:?}");
+    assert_eq!(value(start, "reason").unwrap(), "INC-7");
+    assert_eq!(value(call, "rpc").unwrap(), "SignalExecution");
+    assert_eq!((value(end, "cause").unwrap(), value(end, "stdout.bytes").unwrap()), ("signaled".into(), "0".into()));
+    assert!(value(end, "hash").is_none() && value(end, "prev").is_none());
+    let (code, lines) = audit(&["show", log.to_str().unwrap(), "none"]).await;
+    assert_eq!((code, lines.len()), (1, 0));
 }

@@ -442,4 +442,11 @@ async fn the_audit_log_has_who_approved_what() {
             && found.contains("id; reason: incident; approved by bob"),
         "{found}"
     );
+    // all of it belongs to the execution that came of it
+    let mut show = tokio::process::Command::from(telexec_tests::telexecd());
+    show.args(["audit", "show"]).arg(&file).arg(start["execution_id"].as_str().unwrap());
+    let shown = String::from_utf8(within(show.output()).await.unwrap().stdout).unwrap();
+    let headings: Vec<_> = shown.lines().filter(|line| !line.starts_with(' ') && !line.is_empty()).collect();
+    let events: Vec<_> = headings.iter().filter_map(|line| line.split(',').next()).collect();
+    assert_eq!(events, ["denied", "call", "start", "end"], "{shown}");
 }
