@@ -22,7 +22,7 @@ const STARTING: Duration = Duration::from_secs(1);
 enum Progress {
     /// The agent was not asked to start it.
     Unsent,
-    /// On this connection, or on the next one.
+    /// On the connection with this number.
     Sent(u64),
     /// The connection was lost before there was an answer: the request may arrive at any time.
     Lost,
@@ -113,7 +113,7 @@ async fn end(executor: RemoteExecutor, id: ExecutionId, from: Attach, mut progre
 /// Whether the agent may yet start a command that it does not know.
 fn may_come(progress: Progress, dropped: Instant, connection: u64) -> bool {
     match progress {
-        // what was lost with another connection may be held up between
+        // what was sent on another connection may be held up on its way
         Progress::Sent(on) => on != connection || dropped.elapsed() < STARTING,
         Progress::Lost => true,
         Progress::Unsent | Progress::Started => false,

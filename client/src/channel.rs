@@ -36,51 +36,57 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub(crate) struct Channel {
     inner: tonic::transport::Channel,
-    connection: watch::Receiver<Connection>,
+    connections: watch::Receiver<Connections>,
 }
 
-/// The latest connection.
+/// The connections of a channel, and its attempts to make one. There are several while calls on an earlier one, which accepts no
+/// more of them, go on.
 #[derive(Clone, Copy, Debug, Default)]
-struct Connection {
-    number: u64,
-    /// It was open, and is not any more.
-    ended: bool,
+struct Connections {
+    made: u64,
+    open: u64,
+}
+
+impl Connections {
+    /// Calls can be on none.
+    fn all_ended(&self) -> bool {
+        self.made > 0 && self.open == 0
+    }
 }
 
 /// Connects, one connection after the other.
 #[derive(Clone, Debug)]
 struct Dialler {
     connector: Arc<Connector>,
-    connection: Arc<watch::Sender<Connection>>,
+    connections: Arc<watch::Sender<Connections>>,
 }
 
 /// Reports with its drop that a connection has ended.
 #[derive(Debug)]
-struct Open {
-    number: u64,
-    connection: Arc<watch::Sender<Connection>>,
-}
+struct Open(Arc<watch::Sender<Connections>>);
 
 impl Channel {
     /// Connects.
     pub(crate) async fn connect(connector: &Arc<Connector>) -> Result<Self, ConnectError> {
         let failed = |error| error::connecting(error, &connector.name);
         let endpoint = connector.endpoint().map_err(failed)?;
-        let (dialler, connection) = Dialler::new(connector);
+        let (dialler, connections) = Dialler::new(connector);
         let inner = endpoint.connect_with_connector(dialler).await.map_err(failed)?;
-        Ok(Self { inner, connection })
-    }
-
-    /// The number of the latest connection.
-    pub(crate) fn connection(&self) -> u64 {
-        self.connection.borrow().number
+        Ok(Self { inner, connections })
     }
 
     /// Connects with the first call.
     pub(crate) fn lazy(connector: &Arc<Connector>) -> Result<Self, tonic::transport::Error> {
-        let (dialler, connection) = Dialler::new(connector);
+        let (dialler, connections) = Dialler::new(connector);
         let inner = connector.endpoint()?.connect_with_connector_lazy(dialler);
-        Ok(Self { inner, connection })
+        Ok(Self { inner, connections })
+    }
+
+    /// The number of the connection that a call is made on now, counting all attempts to connect. If that accepts no more calls,
+    /// it is the next one.
+    pub(crate) fn connection(&self) -> u64 {
+        let connections = *self.connections.borrow();
+        connections.made + u64::from(connections.open == 0)
     }
 }
 
@@ -94,23 +100,22 @@ impl Service<Request<Body>> for Channel {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        Box::pin(unless_ended(self.connection.clone(), self.inner.call(request)))
+        Box::pin(unless_ended(self.connections.clone(), self.inner.call(request)))
     }
 }
 
 impl Dialler {
-    fn new(connector: &Arc<Connector>) -> (Self, watch::Receiver<Connection>) {
-        let (sender, receiver) = watch::channel(Connection::default());
-        (Self { connector: Arc::clone(connector), connection: Arc::new(sender) }, receiver)
+    fn new(connector: &Arc<Connector>) -> (Self, watch::Receiver<Connections>) {
+        let (sender, receiver) = watch::channel(Connections::default());
+        (Self { connector: Arc::clone(connector), connections: Arc::new(sender) }, receiver)
     }
 
     fn begin(&self) -> Open {
-        let mut number = 0;
-        self.connection.send_modify(|latest| {
-            number = latest.number + 1;
-            *latest = Connection { number, ended: false };
+        self.connections.send_modify(|Connections { made, open }| {
+            *made += 1;
+            *open += 1;
         });
-        Open { number, connection: Arc::clone(&self.connection) }
+        Open(Arc::clone(&self.connections))
     }
 }
 
@@ -131,30 +136,27 @@ impl Service<Uri> for Dialler {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.connection.send_if_modified(|latest| {
-            let is_latest = latest.number == self.number;
-            latest.ended |= is_latest;
-            is_latest
-        });
+        self.0.send_modify(|connections| connections.open -= 1);
     }
 }
 
-/// A call's response, or an error if there is none although its connection has ended.
+/// A call's response; an error if there is none for some time after all connections have ended. Such a call was hardly sent, but
+/// that is not certain.
 async fn unless_ended<T, E: Into<BoxError>>(
-    connection: watch::Receiver<Connection>,
+    connections: watch::Receiver<Connections>,
     response: impl Future<Output = Result<T, E>>,
 ) -> Result<T, BoxError> {
     tokio::select! {
         biased;
         response = response => response.map_err(Into::into),
-        () = ended(connection) => Err(Status::unavailable("it ended without a response").into()),
+        () = until_ended(connections) => Err(Status::unavailable("it ended without a response").into()),
     }
 }
 
-/// Waits until a connection has ended, and no other one has been begun instead.
-async fn ended(mut connection: watch::Receiver<Connection>) {
-    while connection.wait_for(|latest| latest.ended).await.is_ok() {
-        match timeout(REPORT_TIMEOUT, connection.wait_for(|latest| !latest.ended)).await {
+/// Waits until all connections have ended, and no other one has been begun instead.
+async fn until_ended(mut connections: watch::Receiver<Connections>) {
+    while connections.wait_for(Connections::all_ended).await.is_ok() {
+        match timeout(REPORT_TIMEOUT, connections.wait_for(|connections| !connections.all_ended())).await {
             Ok(Ok(_)) => {}
             Ok(Err(_)) => break,
             Err(_) => return,
@@ -197,13 +199,52 @@ fn endpoint(scheme: &str, authority: &str, window: u32) -> Result<Endpoint, toni
 
 #[cfg(test)]
 mod tests {
-    use std::future::pending;
+    use std::future::{pending, poll_fn};
+    use std::io;
+    use std::sync::Mutex;
 
+    use async_trait::async_trait;
     use futures_util::FutureExt;
+    use tokio::io::{DuplexStream, duplex};
 
     use super::*;
+    use crate::Transport;
 
-    fn dialler() -> (Dialler, watch::Receiver<Connection>) {
+    /// Connections whose other ends say nothing.
+    #[derive(Debug, Default)]
+    struct Silent(Mutex<Vec<DuplexStream>>);
+
+    #[async_trait]
+    impl Transport for Silent {
+        async fn dial(&self) -> io::Result<Box<dyn Duplex>> {
+            let (one, other) = duplex(64 * 1024);
+            self.0.lock().unwrap().push(other);
+            Ok(Box::new(one))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_a_connection_is_noticed() {
+        let silent = Arc::new(Silent::default());
+        let route = Route::Custom(Arc::clone(&silent) as Arc<dyn Transport>);
+        let connector = Connector { route, name: "test".into(), options: Default::default() };
+        let mut channel = Channel::connect(&Arc::new(connector)).await.unwrap();
+        assert_eq!(channel.connection(), 1);
+        silent.0.lock().unwrap().clear();
+        channel.connections.wait_for(Connections::all_ended).await.unwrap();
+        assert_eq!(channel.connection(), 2);
+        // which a call makes
+        poll_fn(|cx| channel.poll_ready(cx)).await.unwrap();
+        let call = channel.call(Request::new(Body::empty()));
+        let mut connections = channel.connections.clone();
+        tokio::join!(call.map(drop), async {
+            connections.wait_for(|connections| !connections.all_ended()).await.unwrap();
+            assert_eq!(channel.connection(), 2);
+            silent.0.lock().unwrap().clear();
+        });
+    }
+
+    fn dialler() -> (Dialler, watch::Receiver<Connections>) {
         let target = "unix:///nowhere".parse().unwrap();
         let connector = Connector { route: Route::Target(target), name: "test".into(), options: Default::default() };
         Dialler::new(&Arc::new(connector))
@@ -211,9 +252,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_call_fails_with_its_connection() {
-        let (dialler, connection) = dialler();
+        let (dialler, connections) = dialler();
         let open = dialler.begin();
-        let mut call = Box::pin(unless_ended(connection, pending::<Result<(), BoxError>>()));
+        let mut call = Box::pin(unless_ended(connections, pending::<Result<(), BoxError>>()));
         assert!(call.as_mut().now_or_never().is_none());
         drop(open);
         let error = call.await.unwrap_err();
@@ -222,18 +263,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_waits_for_the_connection_after_it() {
-        let (dialler, connection) = dialler();
-        let (first, calls) = (dialler.begin(), connection.clone());
-        let mut call = Box::pin(unless_ended(calls, pending::<Result<(), BoxError>>()));
+    async fn a_call_waits_for_the_connection_after_it_and_is_not_concerned_by_others() {
+        let (dialler, connections) = dialler();
+        let first = dialler.begin();
+        let mut call = Box::pin(unless_ended(connections, pending::<Result<(), BoxError>>()));
         drop(first);
         assert!(call.as_mut().now_or_never().is_none());
         let second = dialler.begin();
-        // the end of the first one may be noticed late
-        drop(Open { number: 1, connection: Arc::clone(&dialler.connection) });
-        assert!(!connection.borrow().ended);
+        // it accepts no more calls, and what is made instead fails
+        drop(dialler.begin());
         assert!(timeout(REPORT_TIMEOUT * 2, &mut call).await.is_err());
+        // no channel any more: tonic fails its calls
         drop((second, dialler));
-        assert!(timeout(REPORT_TIMEOUT * 2, call).await.is_err(), "tonic fails it");
+        assert!(timeout(REPORT_TIMEOUT * 2, call).await.is_err());
     }
 }

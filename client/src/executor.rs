@@ -42,7 +42,7 @@ impl RemoteExecutor {
         Resuming::new(self, resume)
     }
 
-    /// The number of the latest connection to the agent.
+    /// The number of the connection that a call is made on now.
     pub(crate) fn connection(&self) -> u64 {
         self.channel.connection()
     }

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// twice.
 pub(crate) struct Gathered<S, G> {
     io: S,
-    /// Dropped after it.
+    /// Reports with its drop that `io` is closed: dropped after it.
     _guard: G,
     /// The turn is over, and the gathered bytes are being written.
     goes_out: bool,

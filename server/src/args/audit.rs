@@ -67,17 +67,19 @@ telexecd audit search --event denied --event refused /var/log/telexec/audit.log\
 telexecd audit search --text @restart-web --json /var/log/telexec/audit.log | jq .reason"
     )]
     Search(SearchArgs),
-    /// Show an execution in an audit log: print all fields of its records
-    #[command(after_help = "Prints the records with this execution ID, and those of the approval that it had: a \
-heading with event, number and time, and a line per field, named as in the log. The chain is not verified: see verify.\n\n\
+    /// Show an execution in an audit log: print its records in full
+    #[command(
+        after_help = "Prints the records with this execution ID, and those that request or review its approval: a \
+heading with event, number and time, and a line per field, named as in the log, without the hashes. The chain is not verified: see verify.\n\n\
 Exit codes: 0 found, 1 nothing found, 2 invalid command line, a file cannot be read, or has lines that are no records.\n\n\
 Examples:\n  \
-telexecd audit show /var/log/telexec/audit.log deploy-42")]
+telexecd audit show /var/log/telexec/audit.log deploy-42"
+    )]
     Show {
         /// Log file, whose rotated files are found beside it
         #[arg(value_name = "FILE")]
         log: PathBuf,
-        /// Execution ID, or its beginning
+        /// Execution ID; if there is none with just this ID, those whose IDs begin with it
         #[arg(value_name = "ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
         id: String,
     },
@@ -201,7 +203,7 @@ impl SearchArgs {
             recorded: self.recorded,
             since: self.since,
             until: self.until,
-            approvals: false,
+            whole: false,
             format: if self.json { Format::Json } else { Format::Line },
         };
         Ok(search_files(&self.files, &query, out)?)
@@ -224,7 +226,7 @@ impl AuditAction {
                 let (execution, format) = (Some(id.clone()), Format::Full);
                 Ok(search_files(
                     std::slice::from_ref(log),
-                    &Query { execution, approvals: true, format, ..Query::default() },
+                    &Query { execution, whole: true, format, ..Query::default() },
                     out,
                 )?)
             }

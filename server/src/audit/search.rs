@@ -18,8 +18,8 @@ use crate::logging;
 const FOUND: u8 = 0;
 const NOT_FOUND: u8 = 1;
 const FAILED: u8 = 2;
-/// Starts whose ends are looked for, and approvals whose reviews are.
-const MAX_STARTS: usize = 1_000_000;
+/// Starts whose ends are looked for, and approvals whose records are.
+const MAX_REMEMBERED: usize = 1_000_000;
 /// The fields that are searched for a text.
 const TEXTS: [&str; 14] = [
     "approval_id",
@@ -45,7 +45,7 @@ pub(crate) struct Query {
     pub(crate) identities: Option<NamePatterns>,
     /// Of these events; empty: of any.
     pub(crate) events: Vec<String>,
-    /// Of the execution with this id, or whose id begins so.
+    /// Of the executions with this id, or whose ids begin so.
     pub(crate) execution: Option<String>,
     /// With this text in what was asked for.
     pub(crate) text: Option<String>,
@@ -55,8 +55,9 @@ pub(crate) struct Query {
     pub(crate) since: Option<SystemTime>,
     /// Before this time.
     pub(crate) until: Option<SystemTime>,
-    /// Also what has the approval ID of such a record: who requested the approval, and who gave it.
-    pub(crate) approvals: bool,
+    /// If there are executions with just this id, not those whose ids begin so; and who requested and reviewed the approvals
+    /// that they had. The files are read twice.
+    pub(crate) whole: bool,
     pub(crate) format: Format,
 }
 
@@ -78,12 +79,21 @@ pub(crate) enum Format {
 /// # Errors
 /// `out` cannot be written.
 pub(crate) fn search_files(given: &[PathBuf], query: &Query, out: &mut impl Write) -> io::Result<u8> {
-    let mut search =
-        Search { query, starts: HashSet::new(), approvals: HashSet::new(), overflows: false, found: false };
-    if query.approvals {
+    let mut search = Search {
+        query,
+        exact: false,
+        starts: HashSet::new(),
+        approvals: HashSet::new(),
+        overflows: false,
+        found: false,
+    };
+    if query.whole {
         // a request and its review come before the start that has their ID
+        if let Some(path) = given.iter().find(|path| path.metadata().is_ok_and(|file| !file.is_file())) {
+            return Ok(unreadable(path, &io::Error::other("it is not a regular file")));
+        }
         let read = each_record(given, |record, _| {
-            search.note_approval(record);
+            search.note(record);
             Ok(())
         })?;
         if let Some((path, error)) = read.unreadable {
@@ -100,7 +110,7 @@ pub(crate) fn search_files(given: &[PathBuf], query: &Query, out: &mut impl Writ
     }
     if search.overflows {
         logging::line(&format!(
-            "telexecd: more than {MAX_STARTS} commands without an end, or approvals, match: the ends or records of some are missing"
+            "telexecd: more than {MAX_REMEMBERED} starts without an end, or approvals, match: the records of some are missing"
         ));
     }
     Ok(match (search.overflows || !read.malformed.is_empty(), search.found) {
@@ -131,50 +141,57 @@ fn each_record(given: &[PathBuf], mut take: impl FnMut(&Value, &[u8]) -> io::Res
     };
     for (path, file) in files {
         let read = match file.map(|file| BufReader::new(Growing::new(file))) {
-            Ok(mut file) => each_in(&mut file, &mut take)?,
-            Err(error) => Err(error),
+            Ok(mut file) => each_in(&mut file, &mut take),
+            Err(error) => Err(Failure::Read(error)),
         };
         match read {
             Ok(malformed) => reading.malformed.extend(malformed.map(|line| (path, line))),
-            Err(error) => {
-                reading.unreadable = Some((path, error));
-                break;
-            }
+            Err(Failure::Read(error)) => return Ok(Reading { unreadable: Some((path, error)), ..reading }),
+            Err(Failure::Take(error)) => return Err(error),
         }
     }
     Ok(reading)
 }
 
-/// The same for one file. Returns the number of the first line that is no record, or why the file cannot be read.
+enum Failure {
+    /// The file cannot be read.
+    Read(io::Error),
+    /// The record cannot be taken.
+    Take(io::Error),
+}
+
+/// The same for one file. Returns the number of the first line that is no record.
 fn each_in(
     file: &mut BufReader<Growing>,
     take: &mut impl FnMut(&Value, &[u8]) -> io::Result<()>,
-) -> io::Result<io::Result<Option<u64>>> {
+) -> Result<Option<u64>, Failure> {
     let (mut text, mut malformed) = (Vec::new(), None);
     for line in 1.. {
         let read = match lines::next(file, &mut text) {
             Ok(Some(read)) => read,
             Ok(None) => break,
-            Err(error) => return Ok(Err(error)),
+            Err(error) => return Err(Failure::Read(error)),
         };
         if let Err(chain::Fault::TooLong) = read
             && let Err(error) = lines::skip(file)
         {
-            return Ok(Err(error));
+            return Err(Failure::Read(error));
         }
         match read.ok().and_then(|()| serde_json::from_slice::<Value>(&text).ok()).filter(Value::is_object) {
-            Some(record) => take(&record, &text)?,
+            Some(record) => take(&record, &text).map_err(Failure::Take)?,
             None => malformed = malformed.or(Some(line)),
         }
     }
-    Ok(Ok(malformed))
+    Ok(malformed)
 }
 
 struct Search<'a> {
     query: &'a Query,
+    /// There are executions with just the id that is looked for.
+    exact: bool,
     /// The numbers of starts that were found by their text: their ends do not have it.
     starts: HashSet<u64>,
-    /// The approvals of the execution.
+    /// The approvals of the executions.
     approvals: HashSet<String>,
     /// There are more starts or approvals than are looked for.
     overflows: bool,
@@ -182,12 +199,21 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn note_approval(&mut self, record: &Value) {
+    /// Learns from a record which others belong to it.
+    fn note(&mut self, record: &Value) {
+        if !self.exact
+            && field(record, "execution_id").is_some()
+            && field(record, "execution_id") == self.query.execution.as_deref()
+        {
+            self.exact = true;
+            self.approvals.clear();
+        }
         if let (Some(approval), true) = (field(record, "approval_id"), self.is_of_execution(record)) {
-            match self.approvals.len() < MAX_STARTS {
-                true => self.approvals.insert(approval.to_owned()),
-                false => std::mem::replace(&mut self.overflows, true),
-            };
+            if self.approvals.len() < MAX_REMEMBERED {
+                self.approvals.insert(approval.to_owned());
+            } else {
+                self.overflows |= !self.approvals.contains(approval);
+            }
         }
     }
 
@@ -218,17 +244,21 @@ impl Search<'_> {
             && identities.as_ref().is_none_or(|names| names.contain(field("identity")))
             && (events.is_empty() || events.iter().any(|event| event == field("event")))
             && (!*recorded || record.get("recording").is_some())
-            && self.is_of_execution(record)
+            && (self.is_of_execution(record) || self.is_of_approval(record))
             && since.is_none_or(|since| time().is_some_and(|time| time >= since))
             && until.is_none_or(|until| time().is_some_and(|time| time < until))
     }
 
-    /// Whether it is of the execution that is looked for, if any, or of an approval of it.
+    /// Whether it is of an execution that is looked for, if any is.
     fn is_of_execution(&self, record: &Value) -> bool {
-        self.query.execution.as_ref().is_none_or(|id| {
-            field(record, "execution_id").unwrap_or_default().starts_with(id.as_str())
-                || field(record, "approval_id").is_some_and(|id| self.approvals.contains(id))
-        })
+        let of = field(record, "execution_id").unwrap_or_default();
+        self.query.execution.as_ref().is_none_or(|id| if self.exact { of == id } else { of.starts_with(id.as_str()) })
+    }
+
+    /// Whether it requests or reviews an approval of such an execution.
+    fn is_of_approval(&self, record: &Value) -> bool {
+        ["denied", "call"].map(Some).contains(&field(record, "event"))
+            && field(record, "approval_id").is_some_and(|id| self.approvals.contains(id))
     }
 
     /// Whether what was asked for has the text, or this is the end of a start that has.
@@ -240,7 +270,7 @@ impl Search<'_> {
         }
         let has = TEXTS.iter().any(|name| asked(record, name).contains(text.as_str()));
         if has && field(record, "event") == Some("start") {
-            match self.starts.len() < MAX_STARTS {
+            match self.starts.len() < MAX_REMEMBERED {
                 true => self.starts.extend(number("seq")),
                 false => self.overflows = true,
             }

@@ -1,7 +1,5 @@
 //! Records for people: on one line, or on a line for each field.
 
-use std::fmt::Write;
-
 use serde_json::Value;
 use telexec_executor::NAMED_COMMAND;
 use telexec_executor::text::printable;
@@ -33,6 +31,8 @@ const FIRST: [&str; 22] = [
 ];
 /// In the heading, or of the chain, which `audit verify` is for.
 const OMITTED: [&str; 5] = ["event", "hash", "prev", "seq", "time"];
+/// The width of the column of names; longer ones reach into the next one.
+const MAX_WIDTH: usize = 32;
 
 /// The text of a record, with a newline at its end: `start, record 12, 2026-11-27T08:30:00Z`, and a line for each field,
 /// indented, with further ones for the further lines of a text.
@@ -40,32 +40,30 @@ pub(super) fn in_full(record: &Value) -> String {
     let part = |name: &str| record.get(name).map(text).unwrap_or_default();
     let mut full = printable(&format!("{}, record {}, {}", part("event"), part("seq"), part("time")));
     full.push('\n');
-    let mut fields = Vec::new();
-    for (name, value) in record.as_object().into_iter().flatten() {
-        if !OMITTED.contains(&name.as_str()) {
-            flatten(name.clone(), value, &mut fields);
-        }
-    }
+    let fields = record.as_object().into_iter().flatten().filter(|(name, _)| !OMITTED.contains(&name.as_str()));
+    let mut fields: Vec<_> = fields.flat_map(|(name, value)| flattened(name, value)).collect();
     let place = |name: &str| FIRST.iter().position(|first| *first == name).unwrap_or(FIRST.len());
-    fields.sort_by_cached_key(|(name, _)| (place(name), name.clone()));
-    let width = fields.iter().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
-    for (name, value) in fields {
-        let mut name = printable(&name);
+    fields.sort_by(|(one, _), (other, _)| (place(one), one).cmp(&(place(other), other)));
+    let names: Vec<_> = fields.iter().map(|(name, _)| printable(name)).collect();
+    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or_default().min(MAX_WIDTH);
+    for (name, (_, value)) in names.iter().zip(&fields) {
+        let mut name = name.as_str();
         for line in value.split('\n') {
-            let _ = writeln!(full, "  {name:width$}  {}", printable(line));
-            name.clear();
+            full.push_str(format!("  {name:width$}  {}", printable(line)).trim_end());
+            full.push('\n');
+            name = "";
         }
     }
     full
 }
 
-/// The fields of a record in a record get names such as `stdout.bytes`.
-fn flatten(name: String, value: &Value, fields: &mut Vec<(String, String)>) {
+/// The fields of a record in a record get names such as `stdout.bytes`; what is in these, or has a long name, is JSON.
+fn flattened(name: &str, value: &Value) -> Vec<(String, String)> {
     match value {
-        Value::Object(inner) => {
-            inner.iter().for_each(|(key, value)| flatten(format!("{name}.{key}"), value, fields));
+        Value::Object(inner) if !inner.is_empty() && name.len() <= MAX_WIDTH => {
+            inner.iter().map(|(key, value)| (format!("{name}.{key}"), text(value))).collect()
         }
-        value => fields.push((name, text(value))),
+        value => vec![(name.to_owned(), text(value))],
     }
 }
 
@@ -142,6 +140,27 @@ pub(super) fn in_line(record: &Value) -> String {
 /// The fields that not every record has: `version: 0.1.0, pid: 7`.
 fn others(record: &Value) -> String {
     let fields = record.as_object().into_iter().flatten();
-    let own = fields.filter(|(name, _)| !["agent", "event", "hash", "prev", "seq", "time"].contains(&name.as_str()));
+    let own = fields.filter(|(name, _)| *name != "agent" && !OMITTED.contains(&name.as_str()));
     own.map(|(name, value)| format!("{name}: {}", joined(value))).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn hostile_records_take_no_more_room_than_they_have() {
+        let long = "x".repeat(70_000);
+        let fields: serde_json::Map<_, _> = (0..1000).map(|n| (n.to_string(), json!(n))).collect();
+        let record =
+            json!({ "event": "a\u{1b}\nend, record 1, ", &*long: fields, "b\n  agent": "c\n\r\u{85}d\n", "e": {} });
+        let full = in_full(&record);
+        assert!(full.len() < 2 * record.to_string().len(), "{} bytes", full.len());
+        let lines: Vec<_> = full.lines().collect();
+        assert_eq!(lines[0], r"a\u{1b}\nend, record 1, , record , ");
+        assert_eq!(lines[1].trim_end(), r"  b\n  agent                        c");
+        assert!(lines[2].trim_start() == r"\r\u{85}d" && lines[3].is_empty(), "{:?}", &lines[..4]);
+    }
 }

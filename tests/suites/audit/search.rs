@@ -1,4 +1,4 @@
-//! `telexecd audit search`.
+//! `telexecd audit search` and `show`.
 
 use std::path::Path;
 
@@ -94,7 +94,7 @@ async fn what_is_no_record_is_reported_and_the_rest_is_found() {
     assert!(code == 2 && said[0].contains("cannot read"), "{said:?}");
 }
 
-/// All fields of the records of an execution: those of a start whose lines are told apart, an operation, and the end.
+/// Its start, an operation on it, and its end, in full. No text of its caller looks like a field.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_execution_is_shown_in_full() {
     let audit_log = Audit::new();
@@ -105,7 +105,7 @@ async fn an_execution_is_shown_in_full() {
     let execution = within(executor.execute(command.build().unwrap())).await.unwrap();
     within(executor.signal(execution.id(), Signal::KILL)).await.unwrap();
     collect(execution).await.unwrap();
-    run(&executor, Command::shell("true").execution_id("other".parse().unwrap())).await.unwrap();
+    run(&executor, Command::shell("true").execution_id("shown-10".parse().unwrap())).await.unwrap();
     audit_log.wait("end", 2).await;
     let log = audit_log.file();
     let (code, lines) = audit(&["show", log.to_str().unwrap(), "shown-1"]).await;
@@ -131,6 +131,11 @@ async fn an_execution_is_shown_in_full() {
     assert_eq!(value(call, "rpc").unwrap(), "SignalExecution");
     assert_eq!((value(end, "cause").unwrap(), value(end, "stdout.bytes").unwrap()), ("signaled".into(), "0".into()));
     assert!(value(end, "hash").is_none() && value(end, "prev").is_none());
+    // a beginning finds all
+    let (_, lines) = audit(&["show", log.to_str().unwrap(), "shown"]).await;
+    assert_eq!(lines.split(String::is_empty).count(), 5, "{lines:?}");
     let (code, lines) = audit(&["show", log.to_str().unwrap(), "none"]).await;
     assert_eq!((code, lines.len()), (1, 0));
+    let (code, said) = audit(&["show", "/dev/null", "shown"]).await;
+    assert!(code == 2 && said[0].contains("it is not a regular file"), "{said:?}");
 }

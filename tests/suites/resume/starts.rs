@@ -217,6 +217,7 @@ async fn one_that_was_dropped_and_arrives_late_is_ended() {
     let before = scene.proxy.accepted();
     scene.proxy.cut();
     until("it connects again", async || scene.proxy.accepted() > before).await;
+    // longer than what was sent on a connection that lasts may take
     tokio::time::sleep(Duration::from_secs(3)).await;
     let direct = scene.direct().await;
     let late = direct.execute(command).await.unwrap();
