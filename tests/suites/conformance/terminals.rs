@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
+use futures_util::future::join;
 use telexec_executor::{
     Attach, Command, CommandBuilder, Event, Execution, ExecutionState, ExecutorError, ExitCause, Input, Signal,
     TerminalSize,
@@ -98,6 +99,20 @@ async fn an_ended_terminal_takes_no_input(machine: Machine) {
     let input = Input { data: "x".into(), ..Input::default() };
     let answer = within(machine.write_input(&ended.started.id, input)).await;
     assert!(matches!(answer, Err(ExecutorError::FailedPrecondition { .. })), "{answer:?}");
+}
+
+/// More is typed than it holds, at several moments before its session ends.
+async fn input_that_is_not_read_ends_with_the_session(machine: Machine) {
+    for round in 0..10 {
+        let text = format!("stty raw -echo; echo ready; sleep 0.{round}");
+        let mut execution = start(&machine, on_terminal(&text).accepts_input(true)).await;
+        until_output(&mut execution, "ready").await;
+        let input = Input { data: vec![b'x'; 100_000].into(), ..Input::default() };
+        let id = execution.id().clone();
+        let (written, ended) = within(join(machine.write_input(&id, input), last(execution))).await;
+        assert!(matches!(written, Err(ExecutorError::FailedPrecondition { .. })), "{written:?}");
+        assert_eq!(ended, ExitCause::Exited(0));
+    }
 }
 
 async fn its_description_says_that_there_is_one(machine: Machine) {
@@ -313,6 +328,7 @@ telexec_tests::everywhere! {
     a_new_size_is_reported_by_a_signal,
     what_has_no_terminal_has_no_size,
     an_ended_terminal_takes_no_input,
+    input_that_is_not_read_ends_with_the_session,
     its_description_says_that_there_is_one,
     a_typed_interrupt_reaches_the_foreground_only,
     jobs_can_be_stopped_and_continued,

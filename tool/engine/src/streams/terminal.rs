@@ -146,15 +146,22 @@ impl Terminal {
     /// Types some of these bytes; returns how many. `typed` gets how many, before they are typed and if those were fewer.
     ///
     /// # Errors
-    /// It is broken.
+    /// It is broken, or was hung up while it is full.
     pub(crate) async fn write(&self, bytes: &[u8], typed: impl Fn(usize)) -> io::Result<usize> {
-        let write = |file: &OwnedFd| {
+        loop {
+            let mut ready = self.file.writable().await?;
             typed(bytes.len());
-            let written = rustix::io::write(file, bytes);
+            let written = rustix::io::write(self.file.get_ref(), bytes);
             typed(written.unwrap_or(0));
-            Ok(written?)
-        };
-        self.file.async_io(Interest::WRITABLE, write).await
+            match written {
+                // a terminal whose session has ended stays ready and full: waiting would never end
+                Err(Errno::WOULDBLOCK) if ready.ready().is_write_closed() => {
+                    return Err(io::ErrorKind::BrokenPipe.into());
+                }
+                Err(Errno::WOULDBLOCK) => ready.clear_ready(),
+                written => return Ok(written?),
+            }
+        }
     }
 
     /// What its user types to end the input: usually Ctrl-D.
