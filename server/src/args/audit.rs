@@ -5,10 +5,16 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use rustix::stdio::stdout;
+use rustix::termios::tcgetwinsize;
 use telexec_executor::Program;
+use telexec_executor::text::printable;
 
-use crate::audit::{Format, Playback, Query, Which, digest, play, search_files, verify_files, verify_recordings};
+use crate::audit::{
+    Format, NOT_FOUND, Playback, Query, Which, digest, play, search_files, verify_files, verify_recordings,
+};
 use crate::identity::patterns::NamePatterns;
+use crate::logging;
 
 /// The events of records.
 const EVENTS: [&str; 13] = [
@@ -120,11 +126,11 @@ pub struct SearchArgs {
     /// Identity, or a pattern of identities as for roles; may be repeated
     #[arg(long, value_name = "PATTERN")]
     identity: Vec<String>,
-    /// Event; may be repeated
+    /// Event; may be repeated. denied finds all that was denied, whatever the event
     #[arg(long, value_name = "EVENT", value_parser = EVENTS)]
     event: Vec<String>,
     /// Execution ID, or its beginning
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     id: Option<String>,
     /// Text in the command, its programs, @NAME, directory or reason, a path or a host; finds the ends of such commands too
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
@@ -222,14 +228,7 @@ impl AuditAction {
                 code => Ok(code),
             },
             Self::Search(args) => args.run(out),
-            Self::Show { log, id } => {
-                let (execution, format) = (Some(id.clone()), Format::Full);
-                Ok(search_files(
-                    std::slice::from_ref(log),
-                    &Query { execution, whole: true, format, ..Query::default() },
-                    out,
-                )?)
-            }
+            Self::Show { log, id } => Ok(show(log, id, out)?),
             Self::Play(args) => Ok(args.run(out)?),
             Self::Digest { log, argv } => {
                 out.write_all(digest_of(log, argv)?.as_bytes())?;
@@ -237,6 +236,16 @@ impl AuditAction {
             }
         }
     }
+}
+
+fn show(log: &Path, id: &str, out: &mut impl Write) -> io::Result<u8> {
+    let columns = tcgetwinsize(stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
+    let (execution, format) = (Some(id.to_owned()), Format::Full { columns });
+    let code = search_files(&[log.to_owned()], &Query { execution, whole: true, format, ..Query::default() }, out)?;
+    if code == NOT_FOUND {
+        logging::line(&format!("telexecd: the log has no record of execution {}", printable(id)));
+    }
+    Ok(code)
 }
 
 fn digest_of(log: &Path, argv: &[String]) -> io::Result<String> {

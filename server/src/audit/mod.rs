@@ -68,7 +68,7 @@ pub use self::recording::RecordingsConfig;
 pub(crate) use self::recording::RecordingsReport;
 use self::redact::Redact;
 pub use self::report::verify_files;
-pub(crate) use self::search::{Format, Query, search_files};
+pub(crate) use self::search::{Format, NOT_FOUND, Query, search_files};
 use self::syslog::Syslog;
 pub use self::syslog::SyslogConfig;
 pub(crate) use self::syslog::SyslogReport;

@@ -16,7 +16,7 @@ use crate::logging;
 
 /// Exit codes, as of grep(1).
 const FOUND: u8 = 0;
-const NOT_FOUND: u8 = 1;
+pub(crate) const NOT_FOUND: u8 = 1;
 const FAILED: u8 = 2;
 /// Starts whose ends are looked for, and approvals whose records are.
 const MAX_REMEMBERED: usize = 1_000_000;
@@ -43,7 +43,7 @@ const TEXTS: [&str; 14] = [
 pub(crate) struct Query {
     /// Of these identities; `None`: of any, and those without one.
     pub(crate) identities: Option<NamePatterns>,
-    /// Of these events; empty: of any.
+    /// Of these events; empty: of any. What was denied is `denied`, too.
     pub(crate) events: Vec<String>,
     /// Of the executions with this id, or whose ids begin so.
     pub(crate) execution: Option<String>,
@@ -67,8 +67,8 @@ pub(crate) enum Format {
     /// A line for people.
     #[default]
     Line,
-    /// A line for each field, and an empty one between records.
-    Full,
+    /// A line for each field, and an empty one between records; for a terminal with so many columns, if it is one.
+    Full { columns: Option<usize> },
     /// As they are in the log.
     Json,
 }
@@ -224,7 +224,9 @@ impl Search<'_> {
         }
         match self.query.format {
             Format::Line => writeln!(out, "{}", in_line(record))?,
-            Format::Full => write!(out, "{}{}", if self.found { "\n" } else { "" }, in_full(record))?,
+            Format::Full { columns } => {
+                write!(out, "{}{}", if self.found { "\n" } else { "" }, in_full(record, columns))?;
+            }
             Format::Json => {
                 out.write_all(text)?;
                 out.write_all(b"\n")?;
@@ -242,7 +244,10 @@ impl Search<'_> {
         let has_text = self.has_text(record);
         has_text
             && identities.as_ref().is_none_or(|names| names.contain(field("identity")))
-            && (events.is_empty() || events.iter().any(|event| event == field("event")))
+            && (events.is_empty()
+                || events
+                    .iter()
+                    .any(|event| event == field("event") || event == "denied" && field("decision") == "deny"))
             && (!*recorded || record.get("recording").is_some())
             && (self.is_of_execution(record) || self.is_of_approval(record))
             && since.is_none_or(|since| time().is_some_and(|time| time >= since))

@@ -34,9 +34,13 @@ const OMITTED: [&str; 5] = ["event", "hash", "prev", "seq", "time"];
 /// The width of the column of names; longer ones reach into the next one.
 const MAX_WIDTH: usize = 32;
 
+/// At least so many columns are for values.
+const MIN_ROOM: usize = 20;
+
 /// The text of a record, with a newline at its end: `start, record 12, 2026-11-27T08:30:00Z`, and a line for each field,
-/// indented, with further ones for the further lines of a text.
-pub(super) fn in_full(record: &Value) -> String {
+/// indented, with further ones for the further lines of a text, and for what is longer than the terminal has `columns`: nothing of
+/// a value is where a name could be.
+pub(super) fn in_full(record: &Value, columns: Option<usize>) -> String {
     let part = |name: &str| record.get(name).map(text).unwrap_or_default();
     let mut full = printable(&format!("{}, record {}, {}", part("event"), part("seq"), part("time")));
     full.push('\n');
@@ -48,13 +52,33 @@ pub(super) fn in_full(record: &Value) -> String {
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or_default().min(MAX_WIDTH);
     for (name, (_, value)) in names.iter().zip(&fields) {
         let mut name = name.as_str();
+        let room =
+            columns.map_or(usize::MAX, |columns| columns.saturating_sub(width.max(name.len()) + 4).max(MIN_ROOM));
         for line in value.split('\n') {
-            full.push_str(format!("  {name:width$}  {}", printable(line)).trim_end());
-            full.push('\n');
-            name = "";
+            let line = printable(line);
+            let mut rest = line.as_str();
+            loop {
+                let (piece, after) = rest.split_at(fitting(rest, room));
+                full.push_str(format!("  {name:width$}  {piece}").trim_end());
+                full.push('\n');
+                (name, rest) = ("", after);
+                if rest.is_empty() {
+                    break;
+                }
+            }
         }
     }
     full
+}
+
+/// The length in bytes of what takes so many columns. All but ASCII is taken to be wide.
+fn fitting(text: &str, columns: usize) -> usize {
+    let mut taken = 0;
+    let over = text.char_indices().find(|(_, c)| {
+        taken += if c.is_ascii() { 1 } else { 2 };
+        taken > columns
+    });
+    over.map_or(text.len(), |(at, _)| at)
 }
 
 /// The fields of a record in a record get names such as `stdout.bytes`; what is in these, or has a long name, is JSON.
@@ -127,8 +151,9 @@ pub(super) fn in_line(record: &Value) -> String {
                 action if action.is_empty() => field("rpc"),
                 action => action,
             };
+            let denied = if field("decision") == "deny" { "denied " } else { "" };
             let review = [named("approval_id", " "), named("about", " of "), named("review_reason", ": ")].concat();
-            format!("{action}{}{place}{review}{failure}", named("signal", " "))
+            format!("{denied}{action}{}{place}{review}{failure}", named("signal", " "))
         }
     };
     let columns = ["time", "event", "identity", "execution_id"].map(field);
@@ -156,11 +181,24 @@ mod tests {
         let fields: serde_json::Map<_, _> = (0..1000).map(|n| (n.to_string(), json!(n))).collect();
         let record =
             json!({ "event": "a\u{1b}\nend, record 1, ", &*long: fields, "b\n  agent": "c\n\r\u{85}d\n", "e": {} });
-        let full = in_full(&record);
+        let full = in_full(&record, None);
         assert!(full.len() < 2 * record.to_string().len(), "{} bytes", full.len());
         let lines: Vec<_> = full.lines().collect();
         assert_eq!(lines[0], r"a\u{1b}\nend, record 1, , record , ");
         assert_eq!(lines[1].trim_end(), r"  b\n  agent                        c");
         assert!(lines[2].trim_start() == r"\r\u{85}d" && lines[3].is_empty(), "{:?}", &lines[..4]);
+    }
+
+    #[test]
+    fn a_long_value_is_continued_below_itself() {
+        let padding = " ".repeat(71);
+        let record = json!({ "event": "start", "argv": format!("a{padding}end, record 9, ä{}", "b".repeat(70)) });
+        let full = in_full(&record, Some(80));
+        let lines: Vec<_> = full.lines().skip(1).collect();
+        assert_eq!(lines[0], "  argv  a");
+        assert!(lines.iter().skip(1).all(|line| line.starts_with("        ")), "{lines:#?}");
+        assert!(lines.iter().all(|line| line.chars().count() <= 80), "{lines:#?}");
+        let narrow = in_full(&record, Some(1));
+        assert!(narrow.lines().skip(1).all(|line| line.len() <= 8 + MIN_ROOM + 1), "{narrow}");
     }
 }
