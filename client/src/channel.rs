@@ -140,8 +140,8 @@ impl Drop for Open {
     }
 }
 
-/// A call's response; an error if there is none for some time after all connections have ended. Such a call was hardly sent, but
-/// that is not certain.
+/// A call's response; an error if there is none for some time after all connections have ended. Such a call was probably not sent,
+/// but that is not certain.
 async fn unless_ended<T, E: Into<BoxError>>(
     connections: watch::Receiver<Connections>,
     response: impl Future<Output = Result<T, E>>,

@@ -240,14 +240,12 @@ impl Search<'_> {
         let Query { identities, events, recorded, since, until, .. } = self.query;
         let field = |name: &str| field(record, name).unwrap_or_default();
         let time = || humantime::parse_rfc3339_weak(field("time")).ok();
+        let is_of_event = |event: &str| event == field("event") || event == "denied" && field("decision") == "deny";
         // before the events: an end may be asked for alone
         let has_text = self.has_text(record);
         has_text
             && identities.as_ref().is_none_or(|names| names.contain(field("identity")))
-            && (events.is_empty()
-                || events
-                    .iter()
-                    .any(|event| event == field("event") || event == "denied" && field("decision") == "deny"))
+            && (events.is_empty() || events.iter().any(|event| is_of_event(event)))
             && (!*recorded || record.get("recording").is_some())
             && (self.is_of_execution(record) || self.is_of_approval(record))
             && since.is_none_or(|since| time().is_some_and(|time| time >= since))
