@@ -33,7 +33,6 @@ const FIRST: [&str; 22] = [
 const OMITTED: [&str; 5] = ["event", "hash", "prev", "seq", "time"];
 /// The width of the column of names; longer ones reach into the next one.
 const MAX_WIDTH: usize = 32;
-
 /// At least so many columns are for values.
 const MIN_ROOM: usize = 20;
 
