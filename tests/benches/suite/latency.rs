@@ -4,9 +4,10 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use telexec_engine::{LocalConfig, LocalExecutor};
 use telexec_executor::{Command, Event, Executor};
-use telexec_tests::{Agent, Certs, bench_agent};
+use telexec_tests::{Agent, Certs, Hierarchy, bench_agent, is_root};
 use tokio::io::AsyncReadExt;
 
 use crate::contest::{Contestant, contest, timed};
@@ -29,13 +30,12 @@ pub(crate) async fn warm(plan: &Plan, table: &mut Table) -> Result<()> {
         bench_agent().start(),
         bench_agent().tcp().start(),
         bench_agent().mtls(&certs).start(),
-        bench_agent().kept().start(),
     ];
     let engine = LocalExecutor::new(LocalConfig::default())?;
-    let [unix, tcp, mtls, kept] = [&agents[0], &agents[1], &agents[2], &agents[3]];
-    let machines = [unix.executor().await, tcp.executor().await, mtls.executor().await, kept.executor().await];
-    let names = ["unix socket", "TCP", "mTLS", "unix socket, keeper"];
-    let aims = [[None, None, Some(1.30), None], [Some(1.08), None, Some(1.12), None]];
+    let [unix, tcp, mtls] = [&agents[0], &agents[1], &agents[2]];
+    let machines = [unix.executor().await, tcp.executor().await, mtls.executor().await];
+    let names = ["unix socket", "TCP", "mTLS"];
+    let aims = [[None, None, Some(1.30)], [Some(1.08), None, Some(1.12)]];
     for (argv, aims) in [&["/bin/true"][..], &["bash", "-c", "true"]].into_iter().zip(aims) {
         let text = argv.join(" ");
         let mut contestants = vec![
@@ -68,6 +68,26 @@ pub(crate) async fn warm(plan: &Plan, table: &mut Table) -> Result<()> {
         Contestant::new("new connection: mTLS", || timed(cold(mtls, options.clone()))).agent(mtls.pid()),
     ];
     contest(plan, table, 200, contestants).await?;
+    Ok(())
+}
+
+/// `/bin/true` by an agent that is one process, one with a keeper, and one that is not root.
+pub(crate) async fn kept(plan: &Plan, table: &mut Table) -> Result<()> {
+    let mut agents = vec![
+        ("unix socket", bench_agent().start()),
+        ("keeper", bench_agent().kept().start()),
+    ];
+    if is_root() && Hierarchy::Unified.usable().is_some() {
+        agents.push(("keeper, agent_user", bench_agent().agent_user().start()));
+    }
+    let machines = join_all(agents.iter().map(|(_, agent)| agent.executor())).await;
+    let mut contestants =
+        vec![Contestant::new("/bin/true: tokio::process", || timed(here(&["/bin/true"])))];
+    for ((name, agent), machine) in agents.iter().zip(&machines) {
+        let contestant = Contestant::new(format!("/bin/true: {name}"), || timed(there(machine, &["/bin/true"])));
+        contestants.push(contestant.agent(agent.serving_pid()));
+    }
+    contest(plan, table, 1000, contestants).await?;
     Ok(())
 }
 

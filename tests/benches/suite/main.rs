@@ -32,8 +32,9 @@ use crate::table::Table;
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 type Measure = for<'a> fn(&'a Plan, &'a mut Table) -> LocalBoxFuture<'a, Result<()>>;
 
-const GROUPS: [(&str, Measure); 19] = [
+const GROUPS: [(&str, Measure); 20] = [
     ("latency", |plan, table| Box::pin(latency::warm(plan, table))),
+    ("keeper", |plan, table| Box::pin(latency::kept(plan, table))),
     ("started", |plan, table| Box::pin(latency::started(plan, table))),
     ("first-byte", |plan, table| Box::pin(latency::first_byte(plan, table))),
     ("guards", |plan, table| Box::pin(latency::guarded(plan, table))),
