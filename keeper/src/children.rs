@@ -19,6 +19,8 @@ pub(crate) struct Child {
     pub(crate) pidfd: OwnedFd,
     /// While it is on its way to its program: where it reports.
     pub(crate) starting: Option<OwnedFd>,
+    /// Its end is awaited.
+    pub(crate) is_watched: bool,
     /// Why it is not on its way any more.
     pub(crate) failure: Option<(Step, i32)>,
     /// How often it was looked at in vain.
@@ -47,6 +49,7 @@ impl Child {
             pid,
             pidfd,
             starting: None,
+            is_watched: false,
             failure: None,
             looks: 0,
             exit: None,
@@ -150,6 +153,14 @@ impl Children {
         number
     }
 
+    /// Gives this id to one that has none.
+    pub(crate) fn name(&mut self, number: u64, id: u64) -> Option<&mut Child> {
+        let child = self.all.get_mut(&number)?;
+        child.id = Some(id);
+        self.by_id.insert(id, number);
+        Some(child)
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Child> {
         self.all.values()
     }
@@ -241,15 +252,16 @@ impl Children {
             if child.is_to_stay() {
                 continue;
             }
-            if let Some(id) = child.id.take() {
-                self.by_id.remove(&id);
+            let id = child.id.take();
+            if let Some(id) = &id {
+                self.by_id.remove(id);
             }
             child.held.clear();
             if child.exit.is_some() {
                 lost.ended.push(*number);
             } else if !child.outlives || child.starting.is_some() {
                 child.kill();
-                lost.killed += 1;
+                lost.killed += usize::from(id.is_some());
             }
         }
         lost

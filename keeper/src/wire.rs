@@ -11,7 +11,7 @@ use telexec_spawn::exit::Exit;
 use telexec_spawn::{Credentials, Step};
 
 /// Another one cannot be spoken to.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// A longer message is in a file (memfd_create(2)) that goes with it, as its last descriptor.
 pub const MAX_INLINE_BYTES: usize = 32 * 1024;
 /// Of a start: more than the kernel takes of arguments and environment together, see execve(2).
@@ -56,6 +56,9 @@ pub enum Request {
     HandsOver,
     /// As [`Release`](Self::Release), but nothing is closed before it is released.
     Reap(u64),
+    /// The next start is likely to be in the cgroup of this directory (version 2): do ahead what can be done before it is
+    /// known. A start in another one ends nothing, but the next request like this does.
+    Prepare(CString),
     /// Send this signal, by its number, to the process whose descriptor (pidfd_open(2)) goes with this. For an agent that is
     /// another user than the keeper, and only if the process is in a cgroup that this agent may divide, or in a session or
     /// process group of a child.
@@ -195,6 +198,10 @@ impl Request {
                 message.push(11);
                 message.extend(signal.to_le_bytes());
             }
+            Self::Prepare(cgroup) => {
+                message.push(12);
+                text(&mut message, cgroup);
+            }
         }
         message
     }
@@ -216,6 +223,7 @@ impl Request {
             9 => Self::HandsOver,
             10 => Self::Reap(fields.u64()?),
             11 => Self::Signal(fields.i32()?),
+            12 => Self::Prepare(fields.text()?),
             _ => return Err(Malformed),
         };
         fields.end().map(|()| request)

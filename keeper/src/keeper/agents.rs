@@ -50,6 +50,7 @@ impl Keeper {
 
     /// Returns how many of its commands were killed.
     fn lose_agent(&mut self) -> usize {
+        self.waiting = None;
         let Lost { killed, ended } = self.children.lose_agent();
         for number in ended {
             self.reap(number);

@@ -1,7 +1,8 @@
 //! The loop: what happens, and what is done about it. `agents` is one agent after the other, `processes` what was
-//! started, `reports` what the agent is told of it, `reexec` the keeper's own upgrade.
+//! started, `ahead` what is made before it is started, `reports` what the agent is told of it, `reexec` the keeper's own upgrade.
 
 mod agents;
+mod ahead;
 mod processes;
 mod reexec;
 mod reports;
@@ -19,6 +20,7 @@ use rustix::process::{
 };
 use telexec_spawn::{exit, rlimits};
 
+use self::ahead::Waiting;
 use self::reports::MAX_BACKLOG;
 use crate::agent::Agent;
 use crate::agent_user::{AgentUser, leaders, pid_of};
@@ -101,6 +103,8 @@ struct Keeper {
     /// The user and the group of this process.
     own: (u32, u32),
     children: Children,
+    /// Made ahead of the next start.
+    waiting: Option<Waiting>,
     /// Reports for which the agent had no room.
     backlog: VecDeque<Report>,
     /// Children that have ended, but not for their debuggers.
@@ -201,6 +205,7 @@ impl Keeper {
             ceiling,
             own: (geteuid().as_raw(), getegid().as_raw()),
             children: Children::default(),
+            waiting: None,
             backlog: VecDeque::new(),
             unsettled: BTreeSet::new(),
             retry_at: None,
@@ -390,6 +395,7 @@ impl Keeper {
                     self.report(Report::NotStarted { id, step, errno: errno.raw_os_error() });
                 }
             }
+            Request::Prepare(cgroup) => self.prepare(cgroup),
             Request::Outlives(id) => {
                 if let Some(child) = self.child(id) {
                     child.outlives = true;

@@ -1,5 +1,6 @@
 //! What was started: from its start to the end, and what was given to this process.
 
+use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use rustix::event::epoll;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
-use telexec_spawn::{CgroupEntry, Forked, Image, Step, can_be_born_in_a_cgroup, exit, fork};
+use telexec_spawn::{CgroupEntry, Chown, Forked, Image, Step, can_be_born_in_a_cgroup, exit, fork};
 
 use super::{Keeper, Source};
 use crate::children::{Child, is_cgroup, listed};
@@ -47,16 +48,16 @@ impl Descriptors {
     }
 }
 
-/// How a process enters its cgroups; and the one of version 2, if that is not the birthplace.
-fn entry(cgroup: Option<OwnedFd>, joins: Vec<Given>) -> Result<(CgroupEntry, Option<OwnedFd>), Errno> {
-    let mut joins: Vec<_> = joins.into_iter().filter_map(Given::into_inner).collect();
+/// Has the process enter its cgroup of version 2 by being born there, or by itself; the latter is returned.
+fn enter(cgroups: &mut CgroupEntry, cgroup: Option<OwnedFd>) -> Result<Option<OwnedFd>, Errno> {
     if can_be_born_in_a_cgroup() {
-        return Ok((CgroupEntry { birthplace: cgroup, joins }, None));
+        cgroups.birthplace = cgroup;
+        return Ok(None);
     }
     if let Some(directory) = &cgroup {
-        joins.push(openat(directory, "cgroup.procs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?);
+        cgroups.joins.push(openat(directory, "cgroup.procs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?);
     }
-    Ok((CgroupEntry { birthplace: None, joins }, cgroup))
+    Ok(cgroup)
 }
 
 /// On a clock that all processes share, which counts while the machine sleeps.
@@ -78,7 +79,6 @@ impl Keeper {
         if is_private && !user.is_some_and(|user| DYNAMIC.contains(&user.uid)) {
             return Err((Step::Unshare, Errno::PERM));
         }
-        let cgroup = self.cgroup(&start).map_err(|errno| (Step::Cgroup, errno))?;
         let mut chowns = Vec::new();
         if let Some(agent) = &self.agent.user {
             agent.permit(start.credentials.as_ref(), joins.len())?;
@@ -86,34 +86,68 @@ impl Keeper {
             chowns =
                 agent.chowns(&streams, start.terminal, chown.as_ref(), owner).map_err(|errno| (Step::Setuid, errno))?;
         }
-        let (cgroups, cgroup) = entry(cgroup, joins).map_err(|errno| (Step::Cgroup, errno))?;
-        let image = Image {
+        let joins = joins.into_iter().filter_map(Given::into_inner).collect();
+        let mut cgroups = CgroupEntry { birthplace: None, joins };
+        let (streams, executable) = (self.streams(&streams), executable.as_ref().map(AsRawFd::as_raw_fd));
+        if let Some(waiting) = self.take_waiting(&start.cgroup) {
+            let image = self.image(&start, streams, executable, &chowns, &cgroups);
+            if let Some((number, report)) = waiting.become_program(&image) {
+                self.has_begun(number, report, &start, held);
+                return Ok(());
+            }
+        }
+        let cgroup = self.cgroup(&start.cgroup).map_err(|errno| (Step::Cgroup, errno))?;
+        let entered = enter(&mut cgroups, cgroup).map_err(|errno| (Step::Cgroup, errno))?;
+        let image = self.image(&start, streams, executable, &chowns, &cgroups);
+        let Forked { pid, pidfd, report } = fork(&image).map_err(|errno| (Step::Clone, errno))?;
+        let number = self.children.add(Child::new(pid, pidfd, cgroups.birthplace.or(entered)));
+        self.has_begun(number, report, &start, held);
+        Ok(())
+    }
+
+    /// This child is on its way to its program.
+    fn has_begun(&mut self, number: u64, report: OwnedFd, start: &Start, held: Vec<Given>) {
+        if let Some(child) = self.children.name(number, start.id) {
+            child.starting = Some(report);
+            child.survives = start.survives;
+            child.held = held.into_iter().map(Some).collect();
+        }
+        self.watch(number, |child| child.starting.as_ref(), Source::Start(number));
+    }
+
+    fn image<'a>(
+        &'a self,
+        start: &'a Start,
+        streams: [RawFd; 3],
+        executable: Option<RawFd>,
+        chowns: &'a [Chown],
+        cgroups: &'a CgroupEntry,
+    ) -> Image<'a> {
+        let is_private = start.private_directories.is_some();
+        Image {
             candidates: &start.candidates,
-            executable: executable.as_ref().map(AsRawFd::as_raw_fd),
+            executable,
             argv: &start.argv,
             environment: &start.environment,
             working_directory: &start.working_directory,
-            streams: self.streams(&streams),
+            streams,
             terminal: start.terminal,
-            cgroups: &cgroups,
-            chowns: &chowns,
+            cgroups,
+            chowns,
             rlimits: &self.rlimits,
             credentials: start.credentials.as_ref(),
             private_directories: start.private_directories,
             no_new_privileges: is_private || start.no_new_privileges || self.ceiling.no_new_privileges,
             fault: None,
-        };
-        let Forked { pid, pidfd, report } = fork(&image).map_err(|errno| (Step::Clone, errno))?;
-        let child = Child {
-            id: Some(start.id),
-            starting: Some(report),
-            survives: start.survives,
-            held: held.into_iter().map(Some).collect(),
-            ..Child::new(pid, pidfd, cgroups.birthplace.or(cgroup))
-        };
-        let number = self.children.add(child);
-        self.watch(number, |child| child.starting.as_ref(), Source::Start(number));
-        Ok(())
+        }
+    }
+
+    /// Waits for its end.
+    pub(super) fn watch_end(&mut self, number: u64) {
+        let Some(child) = self.children.get(number) else { return };
+        if !std::mem::replace(&mut child.is_watched, true) {
+            self.watch(number, |child| Some(&child.pidfd), Source::End(number));
+        }
     }
 
     /// Waits for an event of a child. What cannot be waited for is killed, and looked at until it is gone.
@@ -159,7 +193,7 @@ impl Keeper {
             }
             Err((step, errno)) => child.failure = Some((step, errno.raw_os_error())),
         }
-        self.watch(number, |child| Some(&child.pidfd), Source::End(number));
+        self.watch_end(number);
     }
 
     /// It has ended, or may have.
@@ -218,11 +252,11 @@ impl Keeper {
     }
 
     /// Where it is to be born: for an agent of another user below the directory that was delegated to that.
-    fn cgroup(&self, start: &Start) -> Result<Option<OwnedFd>, Errno> {
+    pub(super) fn cgroup(&self, path: &CStr) -> Result<Option<OwnedFd>, Errno> {
         let directory = match &self.agent.user {
-            Some(agent) => agent.execution_cgroup(&start.cgroup)?,
-            None if start.cgroup.is_empty() => return Ok(None),
-            None => openat(CWD, &start.cgroup, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?,
+            Some(agent) => agent.execution_cgroup(path)?,
+            None if path.is_empty() => return Ok(None),
+            None => openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?,
         };
         if is_cgroup(&directory) { Ok(Some(directory)) } else { Err(Errno::INVAL) }
     }

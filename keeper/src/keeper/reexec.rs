@@ -13,7 +13,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Signal, kill_process};
 
-use super::{Keeper, Source};
+use super::Keeper;
 use crate::agent_user::AgentUser;
 use crate::children::{Children, listed};
 use crate::state::{self, State};
@@ -66,7 +66,7 @@ impl Keeper {
         self.agent.resume(oom_score);
         // the end of one that has ended meanwhile is an event, too
         for number in self.children.numbers() {
-            self.watch(number, |child| Some(&child.pidfd), Source::End(number));
+            self.watch_end(number);
         }
         log::line(&format!(
             "telexec-keeper {} continues with {} processes",

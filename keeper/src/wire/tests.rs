@@ -75,6 +75,7 @@ fn requests_and_reports_read_back() {
         Request::Forget(4),
         Request::Reap(5),
         Request::Signal(9),
+        Request::Prepare(c"/sys/fs/cgroup/x".into()),
     ];
     for request in [Request::Ready, Request::Stopping, Request::HandsOver].into_iter().chain(numbers) {
         assert_eq!(Request::decode(&request.encode()), Ok(request));

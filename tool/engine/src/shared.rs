@@ -135,7 +135,7 @@ impl Shared {
             Signaller::new(kept.as_ref())?,
             continued,
         )?;
-        Ok(Self {
+        let this = Self {
             defaults: Defaults::new(&config, own, command_users.default.clone()),
             command_users,
             dynamic_ids,
@@ -162,7 +162,9 @@ impl Shared {
             hands_over: CancellationToken::new(),
             handed_over: Mutex::new(handed_over),
             cgroups,
-        })
+        };
+        this.prepare();
+        Ok(this)
     }
 
     /// The time that a command gets; `None`: as long as it takes.

@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -160,7 +161,7 @@ impl Starter<'_> {
             }
             let _ = answer.send(shared.spawn(&command, name, ends, own, to_save));
             // for the next one, while this is not awaited
-            shared.cgroups.prepare();
+            shared.prepare();
         };
         let turn = async {
             let turn = self.shared.starters.run(self.record.identity(), start);
@@ -195,6 +196,15 @@ impl Starter<'_> {
 }
 
 impl Shared {
+    /// Prepares what the next start will need.
+    pub(crate) fn prepare(&self) {
+        self.cgroups.prepare(|cgroup| {
+            if let (Some(kept), Ok(cgroup)) = (&self.kept, CString::new(cgroup.as_os_str().as_bytes())) {
+                kept.prepare(cgroup);
+            }
+        });
+    }
+
     /// There is no other live execution.
     fn is_only_one(&self) -> bool {
         self.max_executions as usize == self.permits.available_permits() + 1
@@ -285,7 +295,7 @@ impl Shared {
         let (user, working_directory) = (account.name.clone(), self.defaults.working_directory(command, &account));
         let mut spec = self.defaults.resolve(command, account, &name.id, &name.key, report.as_ref());
         spec.chown = report.as_mut().and_then(|report| report.to_chown.take());
-        let leaf = self.cgroups.leaf(&command.limits())?;
+        let mut leaf = self.cgroups.leaf(&command.limits())?;
         self.note_restored();
         if let Some(leaf) = &leaf {
             (spec.cgroup, spec.cgroups) = match self.kept {
@@ -312,6 +322,7 @@ impl Shared {
             (spec.held, spec.survives) = (held, survives);
         }
         let (own, child) = self.spawner.spawn(&spec, ends, own)?;
+        leaf.iter_mut().for_each(Leaf::is_entered);
         let containment = KillOnDrop::new(child.pid, Some(own), leaf, name, started, Arc::clone(&self.context));
         containment.note_session(&self.journal);
         note.into_iter().for_each(|note| containment.spare(note));

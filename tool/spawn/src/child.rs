@@ -41,7 +41,35 @@ pub(super) struct SharedWithChild {
     pub(super) failure: Option<(Step, c_int)>,
 }
 
+impl SharedWithChild {
+    /// Nothing of it is known yet, but for what is there anyway.
+    fn unknown(rlimits: *const libc::rlimit64, report: RawFd) -> Self {
+        Self {
+            candidates: ptr::null(),
+            argv: ptr::null(),
+            environment: ptr::null(),
+            working_directory: ptr::null(),
+            streams: [-1; 3],
+            terminal: false,
+            joins: ptr::null(),
+            join_count: 0,
+            chowns: ptr::null(),
+            chown_count: 0,
+            rlimits,
+            credentials: ptr::null(),
+            private_directories: ptr::null(),
+            no_new_privileges: false,
+            pending: ptr::null(),
+            fault: None,
+            report,
+            executable: -1,
+            failure: None,
+        }
+    }
+}
+
 /// [`Credentials`](crate::Credentials), as the child reads them.
+#[derive(Clone, Copy)]
 pub(super) struct Ids {
     pub(super) uid: u32,
     pub(super) gid: u32,
@@ -49,16 +77,16 @@ pub(super) struct Ids {
     pub(super) group_count: usize,
 }
 
-/// The steps of becoming the program, in their order.
-const STEPS: [(Step, Action); 14] = [
-    (Step::Clone, note_birth),
-    (Step::Setsid, new_session),
-    // here, since a file may be busy for as long as its owner likes
+/// The first steps of becoming the program: they are the same for all.
+const EARLY_STEPS: [(Step, Action); 2] = [(Step::Clone, note_birth), (Step::Setsid, new_session)];
+/// The steps after them, in their order.
+const STEPS: [(Step, Action); 12] = [
+    // first, since a file may be busy for as long as its owner likes
     (Step::Setuid, change_owners),
     (Step::Cgroup, enter_cgroups),
     (Step::Dup, connect_streams),
     (Step::CloseRange, close_other_files),
-    // not before: a copy of a descriptor needs a number below the limit
+    // not before, unless few files are open: a copy of a descriptor needs a number below the limit
     (Step::Rlimit, default_rlimits),
     (Step::Unshare, leave_namespaces),
     (Step::Mount, mount_private_directories),
@@ -82,21 +110,135 @@ pub(super) extern "C" fn become_program(argument: *mut c_void) -> c_int {
     // SAFETY: the parent passed a pointer to its `SharedWithChild`, and waits if this is its memory: this is the only
     // reference in use.
     let shared = unsafe { &mut *argument.cast::<SharedWithChild>() };
-    for (step, action) in STEPS {
-        if shared.fault == Some(step) {
-            shared.failure = Some((step, libc::EIO));
-            break;
+    // SAFETY: this is such a child.
+    unsafe {
+        if take(&EARLY_STEPS, shared) {
+            take(&STEPS, shared);
         }
-        // SAFETY: this is such a child.
+        end(shared)
+    }
+}
+
+/// Takes these steps; false: one has failed, as `failure` says.
+///
+/// # Safety
+/// As [`Action`].
+unsafe fn take(steps: &[(Step, Action)], shared: &mut SharedWithChild) -> bool {
+    for (step, action) in steps {
+        if shared.fault == Some(*step) {
+            shared.failure = Some((*step, libc::EIO));
+            return false;
+        }
+        // SAFETY: the caller guarantees it.
         if let Err(errno) = unsafe { action(shared) } {
-            shared.failure = Some((step, errno));
-            break;
+            shared.failure = Some((*step, errno));
+            return false;
         }
     }
-    // SAFETY: this is such a child.
-    unsafe { report(shared) };
-    // SAFETY: ends this process only, without running anything of the parent's.
-    unsafe { libc::_exit(127) }
+    true
+}
+
+/// Ends this child, which has not become its program.
+///
+/// # Safety
+/// As [`Action`].
+unsafe fn end(shared: &SharedWithChild) -> ! {
+    // SAFETY: the caller guarantees it; ends this process only, without running anything of the parent's.
+    unsafe {
+        report(shared);
+        libc::_exit(127)
+    }
+}
+
+/// What a child is given that is made before it is known what it becomes.
+pub(super) struct Waiting {
+    /// Where it gets the descriptors, once the rest is in `image`.
+    pub(super) socket: RawFd,
+    /// Where it reports a failure.
+    pub(super) report: RawFd,
+    pub(super) rlimits: *const libc::rlimit64,
+    /// In memory that is shared with the parent, which has it filled in when it sends the descriptors.
+    pub(super) image: *mut SharedWithChild,
+}
+
+/// As many descriptors as such a child gets at most.
+pub(super) const MAX_PASSED: usize = 32;
+
+/// Takes the early steps, waits for what to become, and becomes that; or ends, if the parent closes its end of the socket.
+pub(super) extern "C" fn wait_and_become_program(argument: *mut c_void) -> c_int {
+    // SAFETY: the parent passed a pointer to its `Waiting`, of which this child has a copy.
+    let waiting = unsafe { &*argument.cast::<Waiting>() };
+    let mut early = SharedWithChild::unknown(waiting.rlimits, waiting.report);
+    // as what is kept open beside the report
+    early.executable = waiting.socket;
+    // SAFETY: this is such a child, and has few files open after `close_other_files`.
+    unsafe {
+        let steps: [(Step, Action); 2] = [(Step::CloseRange, close_other_files), (Step::Rlimit, default_rlimits)];
+        if !take(&EARLY_STEPS, &mut early) || !take(&steps, &mut early) {
+            end(&early);
+        }
+        let mut files = [-1; MAX_PASSED];
+        if !receive(early.executable, &mut files) {
+            libc::_exit(0);
+        }
+        // the parent has filled it in, and does not use it any more
+        let shared = &mut *waiting.image;
+        number_files(shared, &files);
+        shared.report = early.report;
+        take(&STEPS, shared);
+        end(shared)
+    }
+}
+
+/// Waits for descriptors; false: there will be none.
+///
+/// # Safety
+/// As [`Action`].
+unsafe fn receive(socket: RawFd, files: &mut [RawFd; MAX_PASSED]) -> bool {
+    // aligned as a cmsghdr
+    let mut control = [0_u64; (size_of::<libc::cmsghdr>() + size_of::<[RawFd; MAX_PASSED]>()).div_ceil(8)];
+    let mut byte = 0_u8;
+    let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // SAFETY: plain data, for which zeroes are a value; the pointers are valid for the call, and for what they point to.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control) as _;
+        while libc::recvmsg(socket, &raw mut message, libc::MSG_CMSG_CLOEXEC) != 1 {
+            if errno() != libc::EINTR || part.iov_len != 1 {
+                return false;
+            }
+        }
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        if message.msg_flags & libc::MSG_CTRUNC != 0 || header.is_null() || (*header).cmsg_type != libc::SCM_RIGHTS {
+            return false;
+        }
+        let bytes = ((*header).cmsg_len as usize).wrapping_sub(libc::CMSG_LEN(0) as usize);
+        if bytes > size_of_val(files) {
+            return false;
+        }
+        ptr::copy_nonoverlapping(libc::CMSG_DATA(header), files.as_mut_ptr().cast(), bytes);
+    }
+    true
+}
+
+/// Puts the descriptors in the place of their numbers in the message.
+///
+/// # Safety
+/// `shared` is filled in.
+unsafe fn number_files(shared: &mut SharedWithChild, files: &[RawFd; MAX_PASSED]) {
+    let place = |file: &mut RawFd| {
+        let number = usize::try_from(*file).ok().and_then(|number| files.get(number));
+        *file = number.copied().unwrap_or(-1);
+    };
+    shared.streams.iter_mut().for_each(place);
+    place(&mut shared.executable);
+    // SAFETY: there are so many of them, in memory that only this child uses now.
+    unsafe {
+        (0..shared.join_count).for_each(|n| place(&mut *shared.joins.add(n).cast_mut()));
+        (0..shared.chown_count).for_each(|n| place(&mut (*shared.chowns.add(n).cast_mut()).file));
+    }
 }
 
 /// It can be cancelled from here on, and may have been before.
@@ -127,7 +269,7 @@ fn report_message(step: Step, errno: c_int) -> [u8; REPORT_BYTES] {
     [step as u8, a, b, c, d]
 }
 
-/// A session of its own, and what belongs to its start: umask, default priorities.
+/// A session of its own, and what belongs to its start: umask, default priorities, default actions of signals.
 unsafe fn new_session(_: &mut SharedWithChild) -> Result<(), c_int> {
     // SAFETY: system calls on this process's own state, with valid pointers.
     unsafe {
@@ -139,6 +281,7 @@ unsafe fn new_session(_: &mut SharedWithChild) -> Result<(), c_int> {
         libc::setpriority(libc::PRIO_PROCESS, 0, 0);
         libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, 0);
         write_file(c"/proc/self/oom_score_adj".as_ptr(), b"0");
+        default_actions();
     }
     Ok(())
 }
@@ -184,6 +327,10 @@ unsafe fn change_owners(shared: &mut SharedWithChild) -> Result<(), c_int> {
 
 /// Where this process may not raise a limit, it stays as low as it is.
 unsafe fn default_rlimits(shared: &mut SharedWithChild) -> Result<(), c_int> {
+    if shared.rlimits.is_null() {
+        // it has them
+        return Ok(());
+    }
     for kind in 0..rlimits::KINDS {
         // SAFETY: there are so many of them; the pointers are valid for the calls.
         unsafe {
@@ -320,7 +467,7 @@ unsafe fn change_directory(shared: &mut SharedWithChild) -> Result<(), c_int> {
 unsafe fn execute(shared: &mut SharedWithChild) -> Result<(), c_int> {
     // SAFETY: as this function's own.
     unsafe {
-        default_signals();
+        unblock_signals();
         if shared.executable >= 0 {
             let (argv, environment) = (shared.argv, shared.environment);
             libc::syscall(libc::SYS_execveat, shared.executable, c"".as_ptr(), argv, environment, libc::AT_EMPTY_PATH);
@@ -331,14 +478,21 @@ unsafe fn execute(shared: &mut SharedWithChild) -> Result<(), c_int> {
 }
 
 /// execve(2) itself puts caught signals back to their default, but keeps ignored ones ignored.
-unsafe fn default_signals() {
-    // SAFETY: plain system calls; the sets are valid. Signals that cannot be changed answer EINVAL, which is fine.
+unsafe fn default_actions() {
+    // SAFETY: plain system calls. Signals that cannot be changed answer EINVAL, which is fine.
     unsafe {
         // the kernel's own sigaction, since the C library keeps two signals from its callers: all zeroes is SIG_DFL
         let default = [0_u64; 8];
         for signal in 1..=64 {
             libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), ptr::null::<u64>(), SIGNAL_SET_BYTES);
         }
+    }
+}
+
+/// Not before no handler of the parent's can run.
+unsafe fn unblock_signals() {
+    // SAFETY: a plain system call; the set is valid.
+    unsafe {
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut());
@@ -391,7 +545,8 @@ pub(super) extern "C" fn become_parent_of_orphan(argument: *mut c_void) -> c_int
         match libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) {
             0 => {
                 libc::setsid();
-                default_signals();
+                default_actions();
+                unblock_signals();
                 libc::alarm(20);
                 loop {
                     libc::pause();

@@ -101,5 +101,5 @@ pub(super) fn unified(hierarchies: &[Hierarchy], inherited: &[PathBuf]) -> Resul
     let base = own.own.with_file_name(EXECUTIONS);
     let tree = Tree::new(&base, inherited).map_err(|error| format!("{}: {error}", base.display()))?;
     let controllers = share_out(&base, &tree, &[]);
-    Ok(Unified { tree, controllers, spare: Mutex::default() })
+    Ok(Unified { spare: Mutex::default(), preparing: Mutex::default(), tree, controllers })
 }

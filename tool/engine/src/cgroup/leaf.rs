@@ -96,6 +96,13 @@ impl Leaf {
         Ok((path, CgroupEntry { birthplace: None, joins }))
     }
 
+    /// A process of the execution is in it.
+    pub(crate) fn is_entered(&mut self) {
+        if let Keeper::Unified(directory) = &mut self.keeper {
+            directory.may_hold_waiting(false);
+        }
+    }
+
     /// Processes are found and ended by it, rather than one by one.
     pub(crate) fn keeps(&self) -> bool {
         !matches!(self.keeper, Keeper::None)

@@ -48,11 +48,13 @@ pub(super) struct Cgroups {
 /// The engine's part of the version 2 hierarchy.
 #[derive(Debug)]
 struct Unified {
+    /// Made before it is needed: that takes a twentieth of the start of a command. Dropped before the directory that it is in.
+    spare: Mutex<Option<Directory>>,
+    /// Held by the thread that makes one.
+    preparing: Mutex<()>,
     tree: Tree,
     /// Those that its leaves have.
     controllers: Vec<String>,
-    /// Made before it is needed: that takes a twentieth of the start of a command.
-    spare: Mutex<Option<Directory>>,
 }
 
 impl Unified {
@@ -114,7 +116,6 @@ impl Cgroups {
         }
         // after this process may have been moved
         this.own_oom = own_oom();
-        this.prepare();
         (this, faults)
     }
 
@@ -125,20 +126,24 @@ impl Cgroups {
         tree::number(str::from_utf8(text.get(..length)?).ok()?, leaf::OOM_KILLS)
     }
 
-    /// Prepares what the next execution will need.
-    pub(super) fn prepare(&self) {
+    /// Prepares what the next execution will need. `announce` may have a process made in the cgroup of this path.
+    pub(super) fn prepare(&self, announce: impl FnOnce(&Path)) {
         if let Some(unified) = &self.unified
+            // another thread may be faster
+            && let Ok(_preparing) = unified.preparing.try_lock()
             && unified.spare().is_none()
             // if it fails, it is tried again when it is needed, and reported then
-            && let Ok(spare) = unified.tree.add_leaf()
+            && let Ok(mut spare) = unified.tree.add_leaf()
         {
-            // another thread was faster: it is removed, without the lock
-            let _surplus = unified.spare().replace(spare);
+            spare.may_hold_waiting(true);
+            announce(spare.path());
+            *unified.spare() = Some(spare);
         }
     }
 
     /// Removes all of them that hold no process; none can be made from now on.
     pub(super) fn remove(&self) {
+        drop(self.unified.as_ref().and_then(|unified| unified.spare().take()));
         let trees = self.unified.iter().map(|unified| &unified.tree);
         trees.chain(self.version_1.iter().map(|hierarchy| &hierarchy.tree)).for_each(Tree::remove);
     }
@@ -296,7 +301,7 @@ fn unified_in(base: &Path, movable: &[Pid], inherited: &[PathBuf]) -> Result<Uni
     let controllers = share_out(base, &tree, movable);
     // once more, with the controllers
     try_out(leaf(&tree).map_err(text)?)?;
-    Ok(Unified { tree, controllers, spare: Mutex::default() })
+    Ok(Unified { spare: Mutex::default(), preparing: Mutex::default(), tree, controllers })
 }
 
 /// Gives the leaves of `tree`, which is below `base`, all controllers that can be had; returns those that they have.

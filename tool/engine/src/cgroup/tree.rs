@@ -112,7 +112,7 @@ impl Tree {
             }
             created => created?,
         }
-        Ok(Directory { path, is_inherited: false })
+        Ok(Directory { path, is_inherited: false, may_hold_waiting: false })
     }
 
     /// It was made again since this was last asked: it has another inode.
@@ -193,17 +193,40 @@ pub(super) struct Directory {
     path: PathBuf,
     /// The directory that it is in is of a dead engine: it is removed with the last one.
     is_inherited: bool,
+    /// In it may be a process that a keeper has made ahead of a start, and nothing else.
+    may_hold_waiting: bool,
 }
+
+/// How long such a process may take to end: far longer than it does.
+const WAITING_ENDS: Duration = Duration::from_millis(100);
 
 impl Directory {
     /// One that a dead engine has left.
     pub(super) fn abandoned(path: PathBuf) -> Self {
-        Self { path, is_inherited: false }
+        Self { path, is_inherited: false, may_hold_waiting: false }
     }
 
     /// One of an execution that goes on, while its engine is dead.
     pub(super) fn inherited(path: PathBuf) -> Self {
-        Self { path, is_inherited: true }
+        Self { path, is_inherited: true, may_hold_waiting: false }
+    }
+
+    /// Whether it may hold a process that a keeper has made ahead of a start, which ends with it.
+    pub(super) fn may_hold_waiting(&mut self, may: bool) {
+        self.may_hold_waiting = may;
+    }
+
+    /// Ends that, and removes it.
+    fn remove_with_waiting(&self) {
+        let until = Instant::now() + WAITING_ENDS;
+        loop {
+            // the keeper may make it just now
+            let _ = self.write("cgroup.kill", "1");
+            if remove(&self.path).is_ok() || Instant::now() >= until {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -263,7 +286,9 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        let _ = remove(&self.path);
+        if remove(&self.path).is_err() && self.may_hold_waiting {
+            self.remove_with_waiting();
+        }
         if let Some(tree) = self.path.parent().filter(|_| self.is_inherited) {
             let _ = try_remove(tree);
         }

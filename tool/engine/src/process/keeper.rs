@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -299,6 +300,11 @@ impl Kept {
     /// It is gone.
     pub(crate) fn signal(&self, pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
         self.keeper.channel.request(&Request::Signal(signal.number()), &[pidfd.as_fd()])
+    }
+
+    /// The next start is likely to be in this cgroup. Without waiting: it need not be known.
+    pub(crate) fn prepare(&self, cgroup: CString) {
+        let _ = self.keeper.channel.try_request(&Request::Prepare(cgroup));
     }
 
     /// It need not end with this process.
