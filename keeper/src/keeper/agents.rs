@@ -50,7 +50,7 @@ impl Keeper {
 
     /// Returns how many of its commands were killed.
     fn lose_agent(&mut self) -> usize {
-        self.waiting = None;
+        self.end_waiting();
         let Lost { killed, ended } = self.children.lose_agent();
         for number in ended {
             self.reap(number);

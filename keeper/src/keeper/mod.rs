@@ -20,7 +20,7 @@ use rustix::process::{
 };
 use telexec_spawn::{exit, rlimits};
 
-use self::ahead::Waiting;
+use self::ahead::Ahead;
 use self::reports::MAX_BACKLOG;
 use crate::agent::Agent;
 use crate::agent_user::{AgentUser, leaders, pid_of};
@@ -103,8 +103,8 @@ struct Keeper {
     /// The user and the group of this process.
     own: (u32, u32),
     children: Children,
-    /// Made ahead of the next start.
-    waiting: Option<Waiting>,
+    /// What is made ahead of the next start; `None`: nothing was yet.
+    ahead: Option<Ahead>,
     /// Reports for which the agent had no room.
     backlog: VecDeque<Report>,
     /// Children that have ended, but not for their debuggers.
@@ -137,6 +137,7 @@ enum Source {
     Agent,
     Start(u64),
     End(u64),
+    Starter,
 }
 
 impl Source {
@@ -147,6 +148,7 @@ impl Source {
             Self::Agent => (2, 0),
             Self::Start(number) => (3, number),
             Self::End(number) => (4, number),
+            Self::Starter => (5, 0),
         };
         epoll::EventData::new_u64(number << 3 | kind)
     }
@@ -159,6 +161,7 @@ impl Source {
             2 => Some(Self::Agent),
             3 => Some(Self::Start(number)),
             4 => Some(Self::End(number)),
+            5 => Some(Self::Starter),
             _ => None,
         }
     }
@@ -205,7 +208,7 @@ impl Keeper {
             ceiling,
             own: (geteuid().as_raw(), getegid().as_raw()),
             children: Children::default(),
-            waiting: None,
+            ahead: None,
             backlog: VecDeque::new(),
             unsettled: BTreeSet::new(),
             retry_at: None,
@@ -240,6 +243,7 @@ impl Keeper {
                     Some(Source::Agent) => self.look_at_agent(),
                     Some(Source::Start(number)) => self.look_at_start(number),
                     Some(Source::End(number)) => self.look_at_end(number),
+                    Some(Source::Starter) => self.hear_starter(),
                     None => {}
                 }
             }

@@ -89,12 +89,15 @@ impl Keeper {
         let joins = joins.into_iter().filter_map(Given::into_inner).collect();
         let mut cgroups = CgroupEntry { birthplace: None, joins };
         let (streams, executable) = (self.streams(&streams), executable.as_ref().map(AsRawFd::as_raw_fd));
-        if let Some(waiting) = self.take_waiting(&start.cgroup) {
+        if let Some(number) = self.waiting_in(&start.cgroup) {
             let image = self.image(&start, streams, executable, &chowns, &cgroups);
-            if let Some((number, report)) = waiting.become_program(&image) {
+            let report = self.ahead.as_ref().and_then(|ahead| ahead.start(&image));
+            if let Some(report) = report {
+                self.leaves(number);
                 self.has_begun(number, report, &start, held);
                 return Ok(());
             }
+            self.end_waiting();
         }
         let cgroup = self.cgroup(&start.cgroup).map_err(|errno| (Step::Cgroup, errno))?;
         let entered = enter(&mut cgroups, cgroup).map_err(|errno| (Step::Cgroup, errno))?;
@@ -181,6 +184,8 @@ impl Keeper {
         let Some(outcome) = Forked::outcome(report) else { return };
         let _ = epoll::delete(&self.epoll, report);
         child.starting = None;
+        self.has_left(number);
+        let Some(child) = self.children.get(number) else { return };
         match outcome {
             Ok(()) => {
                 let pid = child.pid.as_raw_nonzero().get();
@@ -225,6 +230,7 @@ impl Keeper {
             return self.look_again(number);
         }
         let removed = self.children.remove(number);
+        self.has_left(number);
         if let Some(Child { id: Some(id), failure: Some((step, errno)), .. }) = removed {
             self.report(Report::NotStarted { id, step, errno });
         }

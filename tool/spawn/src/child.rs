@@ -43,7 +43,7 @@ pub(super) struct SharedWithChild {
 
 impl SharedWithChild {
     /// Nothing of it is known yet, but for what is there anyway.
-    fn unknown(rlimits: *const libc::rlimit64, report: RawFd) -> Self {
+    pub(super) fn unknown(rlimits: *const libc::rlimit64) -> Self {
         Self {
             candidates: ptr::null(),
             argv: ptr::null(),
@@ -61,7 +61,7 @@ impl SharedWithChild {
             no_new_privileges: false,
             pending: ptr::null(),
             fault: None,
-            report,
+            report: -1,
             executable: -1,
             failure: None,
         }
@@ -78,9 +78,9 @@ pub(super) struct Ids {
 }
 
 /// The first steps of becoming the program: they are the same for all.
-const EARLY_STEPS: [(Step, Action); 2] = [(Step::Clone, note_birth), (Step::Setsid, new_session)];
+pub(super) const EARLY_STEPS: [(Step, Action); 2] = [(Step::Clone, note_birth), (Step::Setsid, new_session)];
 /// The steps after them, in their order.
-const STEPS: [(Step, Action); 12] = [
+pub(super) const STEPS: [(Step, Action); 12] = [
     // first, since a file may be busy for as long as its owner likes
     (Step::Setuid, change_owners),
     (Step::Cgroup, enter_cgroups),
@@ -103,7 +103,7 @@ const STEPS: [(Step, Action); 12] = [
 /// # Safety
 /// Only in a child that [`clone_and_wait`](super::clone::clone_and_wait) or [`fork`](super::clone::fork) has made, with what
 /// its parent passed to it.
-type Action = unsafe fn(&mut SharedWithChild) -> Result<(), c_int>;
+pub(super) type Action = unsafe fn(&mut SharedWithChild) -> Result<(), c_int>;
 
 /// Becomes the program, or notes why not and ends.
 pub(super) extern "C" fn become_program(argument: *mut c_void) -> c_int {
@@ -123,7 +123,7 @@ pub(super) extern "C" fn become_program(argument: *mut c_void) -> c_int {
 ///
 /// # Safety
 /// As [`Action`].
-unsafe fn take(steps: &[(Step, Action)], shared: &mut SharedWithChild) -> bool {
+pub(super) unsafe fn take(steps: &[(Step, Action)], shared: &mut SharedWithChild) -> bool {
     for (step, action) in steps {
         if shared.fault == Some(*step) {
             shared.failure = Some((*step, libc::EIO));
@@ -142,102 +142,11 @@ unsafe fn take(steps: &[(Step, Action)], shared: &mut SharedWithChild) -> bool {
 ///
 /// # Safety
 /// As [`Action`].
-unsafe fn end(shared: &SharedWithChild) -> ! {
+pub(super) unsafe fn end(shared: &SharedWithChild) -> ! {
     // SAFETY: the caller guarantees it; ends this process only, without running anything of the parent's.
     unsafe {
         report(shared);
         libc::_exit(127)
-    }
-}
-
-/// What a child is given that is made before it is known what it becomes.
-pub(super) struct Waiting {
-    /// Where it gets the descriptors, once the rest is in `image`.
-    pub(super) socket: RawFd,
-    /// Where it reports a failure.
-    pub(super) report: RawFd,
-    pub(super) rlimits: *const libc::rlimit64,
-    /// In memory that is shared with the parent, which has it filled in when it sends the descriptors.
-    pub(super) image: *mut SharedWithChild,
-}
-
-/// As many descriptors as such a child gets at most.
-pub(super) const MAX_PASSED: usize = 32;
-
-/// Takes the early steps, waits for what to become, and becomes that; or ends, if the parent closes its end of the socket.
-pub(super) extern "C" fn wait_and_become_program(argument: *mut c_void) -> c_int {
-    // SAFETY: the parent passed a pointer to its `Waiting`, of which this child has a copy.
-    let waiting = unsafe { &*argument.cast::<Waiting>() };
-    let mut early = SharedWithChild::unknown(waiting.rlimits, waiting.report);
-    // as what is kept open beside the report
-    early.executable = waiting.socket;
-    // SAFETY: this is such a child, and has few files open after `close_other_files`.
-    unsafe {
-        let steps: [(Step, Action); 2] = [(Step::CloseRange, close_other_files), (Step::Rlimit, default_rlimits)];
-        if !take(&EARLY_STEPS, &mut early) || !take(&steps, &mut early) {
-            end(&early);
-        }
-        let mut files = [-1; MAX_PASSED];
-        if !receive(early.executable, &mut files) {
-            libc::_exit(0);
-        }
-        // the parent has filled it in, and does not use it any more
-        let shared = &mut *waiting.image;
-        number_files(shared, &files);
-        shared.report = early.report;
-        take(&STEPS, shared);
-        end(shared)
-    }
-}
-
-/// Waits for descriptors; false: there will be none.
-///
-/// # Safety
-/// As [`Action`].
-unsafe fn receive(socket: RawFd, files: &mut [RawFd; MAX_PASSED]) -> bool {
-    // aligned as a cmsghdr
-    let mut control = [0_u64; (size_of::<libc::cmsghdr>() + size_of::<[RawFd; MAX_PASSED]>()).div_ceil(8)];
-    let mut byte = 0_u8;
-    let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    // SAFETY: plain data, for which zeroes are a value; the pointers are valid for the call, and for what they point to.
-    unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control) as _;
-        while libc::recvmsg(socket, &raw mut message, libc::MSG_CMSG_CLOEXEC) != 1 {
-            if errno() != libc::EINTR || part.iov_len != 1 {
-                return false;
-            }
-        }
-        let header = libc::CMSG_FIRSTHDR(&raw const message);
-        if message.msg_flags & libc::MSG_CTRUNC != 0 || header.is_null() || (*header).cmsg_type != libc::SCM_RIGHTS {
-            return false;
-        }
-        let bytes = ((*header).cmsg_len as usize).wrapping_sub(libc::CMSG_LEN(0) as usize);
-        if bytes > size_of_val(files) {
-            return false;
-        }
-        ptr::copy_nonoverlapping(libc::CMSG_DATA(header), files.as_mut_ptr().cast(), bytes);
-    }
-    true
-}
-
-/// Puts the descriptors in the place of their numbers in the message.
-///
-/// # Safety
-/// `shared` is filled in.
-unsafe fn number_files(shared: &mut SharedWithChild, files: &[RawFd; MAX_PASSED]) {
-    let place = |file: &mut RawFd| {
-        let number = usize::try_from(*file).ok().and_then(|number| files.get(number));
-        *file = number.copied().unwrap_or(-1);
-    };
-    shared.streams.iter_mut().for_each(place);
-    place(&mut shared.executable);
-    // SAFETY: there are so many of them, in memory that only this child uses now.
-    unsafe {
-        (0..shared.join_count).for_each(|n| place(&mut *shared.joins.add(n).cast_mut()));
-        (0..shared.chown_count).for_each(|n| place(&mut (*shared.chowns.add(n).cast_mut()).file));
     }
 }
 
@@ -326,7 +235,7 @@ unsafe fn change_owners(shared: &mut SharedWithChild) -> Result<(), c_int> {
 }
 
 /// Where this process may not raise a limit, it stays as low as it is.
-unsafe fn default_rlimits(shared: &mut SharedWithChild) -> Result<(), c_int> {
+pub(super) unsafe fn default_rlimits(shared: &mut SharedWithChild) -> Result<(), c_int> {
     if shared.rlimits.is_null() {
         // it has them
         return Ok(());
@@ -376,7 +285,7 @@ unsafe fn connect_streams(shared: &mut SharedWithChild) -> Result<(), c_int> {
     Ok(())
 }
 
-unsafe fn close_other_files(shared: &mut SharedWithChild) -> Result<(), c_int> {
+pub(super) unsafe fn close_other_files(shared: &mut SharedWithChild) -> Result<(), c_int> {
     let mut first = FIRST_FILE;
     // SAFETY: no pointers are passed.
     unsafe {
@@ -399,7 +308,7 @@ unsafe fn close_other_files(shared: &mut SharedWithChild) -> Result<(), c_int> {
 }
 
 /// After the standard streams. Up to two files stay open from here on, until the program runs.
-const FIRST_FILE: RawFd = 3;
+pub(super) const FIRST_FILE: RawFd = 3;
 
 // The kernel's own calls: those of the C library would change all threads of the parent.
 
@@ -580,7 +489,7 @@ pub(super) fn check(result: c_long) -> Result<(), c_int> {
 }
 
 /// A child that shares memory shares errno, too, with its parent, which waits.
-fn errno() -> c_int {
+pub(super) fn errno() -> c_int {
     // SAFETY: always valid to read in a thread.
     unsafe { *libc::__errno_location() }
 }

@@ -1,6 +1,7 @@
 //! Making a child that shares this process's memory or has a copy of it, by clone3(2) or clone(2).
 #![allow(unsafe_code)]
 
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -11,7 +12,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 /// The child's stack. It calls some dozens of thin wrappers of system calls.
-const STACK_BYTES: usize = 64 * 1024;
+pub(super) const STACK_BYTES: usize = 64 * 1024;
 
 /// What a child does first and last; it never returns.
 pub(super) type Entry = extern "C" fn(*mut c_void) -> c_int;
@@ -32,7 +33,7 @@ pub(super) fn clone_and_wait(
     let (pid, pidfd) = match birthplace {
         // SAFETY: `stack` is a writable, unused buffer that outlives the child's use of it, as does `argument`, because
         // CLONE_VFORK holds this thread until the child has left this memory by execve(2) or _exit(2).
-        Some(cgroup) => unsafe { clone3::clone(entry, argument, stack, cgroup, noted) }?,
+        Some(cgroup) => unsafe { clone_in_cgroup(entry, argument, stack, cgroup, noted) }?,
         // SAFETY: as above.
         None => unsafe { clone(entry, argument, stack) }?,
     };
@@ -45,6 +46,53 @@ pub(super) fn clone_and_wait(
     }
     // SAFETY: the kernel made `pidfd`, and nothing else owns it.
     Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
+}
+
+/// clone3(2), in a cgroup v2; the child's id, which is stored in `noted` too, and its descriptor.
+///
+/// # Safety
+/// As [`clone`].
+unsafe fn clone_in_cgroup(
+    entry: Entry,
+    argument: *mut c_void,
+    stack: &mut [MaybeUninit<u128>],
+    cgroup: &OwnedFd,
+    noted: &AtomicI32,
+) -> Result<(c_int, RawFd), Errno> {
+    let mut pidfd: c_int = -1;
+    // SAFETY: plain numbers, for which zeroes are a value.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.flags = (FLAGS | libc::CLONE_PARENT_SETTID) as u64 | CLONE_INTO_CGROUP;
+    arguments.pidfd = &raw mut pidfd as u64;
+    arguments.parent_tid = noted.as_ptr() as u64;
+    arguments.exit_signal = libc::SIGCHLD as u64;
+    arguments.cgroup = u64::try_from(cgroup.as_raw_fd()).map_err(|_| Errno::BADF)?;
+    // SAFETY: the caller guarantees it; the numbers are stored in what outlives the call.
+    let pid = unsafe { clone3::clone(entry, argument, stack, arguments) }?;
+    Ok((pid, pidfd))
+}
+
+/// Makes a child of this process's parent that shares this process's memory, in a cgroup v2 if one is given, and waits until it
+/// has left that. Only where [`clone3::is_there`].
+///
+/// # Safety
+/// The child runs `entry` with `argument` on `stack`: both must be fit for that, and no handler of a signal may run in it.
+pub(super) unsafe fn clone_sibling_and_wait(
+    entry: Entry,
+    argument: *mut c_void,
+    stack: &mut [MaybeUninit<u128>],
+    birthplace: Option<RawFd>,
+) -> Result<(), Errno> {
+    // SAFETY: plain numbers, for which zeroes are a value.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    // which signal reports its end is as for this process
+    arguments.flags = (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT) as u64;
+    if let Some(cgroup) = birthplace {
+        arguments.flags |= CLONE_INTO_CGROUP;
+        arguments.cgroup = u64::try_from(cgroup).map_err(|_| Errno::BADF)?;
+    }
+    // SAFETY: the caller guarantees it; CLONE_VFORK holds this thread until the child has left this memory.
+    unsafe { clone3::clone(entry, argument, stack, arguments) }.map(drop)
 }
 
 /// Makes a child that has a copy of this process's memory, in a cgroup v2 if one is given. It runs `entry` with `argument`,
@@ -102,7 +150,7 @@ const FLAGS: c_int = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD;
 unsafe fn clone(
     entry: Entry,
     argument: *mut c_void,
-    stack: &mut [std::mem::MaybeUninit<u128>],
+    stack: &mut [MaybeUninit<u128>],
 ) -> Result<(c_int, RawFd), Errno> {
     let mut pidfd: c_int = -1;
     let top = stack.as_mut_ptr_range().end.cast();
@@ -120,9 +168,7 @@ fn last_error() -> Errno {
 /// return on the stack of its parent: so it is called by hand.
 #[cfg(target_arch = "x86_64")]
 pub(super) mod clone3 {
-    use super::{AtomicI32, CLONE_INTO_CGROUP, Entry, Errno, FLAGS, OwnedFd, RawFd, c_int, c_long, c_void};
-    use std::mem::MaybeUninit;
-    use std::os::fd::AsRawFd;
+    use super::{Entry, Errno, MaybeUninit, c_int, c_long, c_void};
 
     /// Old kernels and some containers do not have it.
     pub(crate) fn is_there() -> bool {
@@ -131,25 +177,18 @@ pub(super) mod clone3 {
         refused < 0 && super::last_error() == Errno::INVAL
     }
 
+    /// The child's id. It shares this memory, if these arguments say so, and runs on this stack.
+    ///
     /// # Safety
-    /// As [`super::clone`].
+    /// As [`super::clone`], and the arguments must be valid.
     pub(crate) unsafe fn clone(
         entry: Entry,
         argument: *mut c_void,
         stack: &mut [MaybeUninit<u128>],
-        cgroup: &OwnedFd,
-        pid: &AtomicI32,
-    ) -> Result<(c_int, RawFd), Errno> {
-        let mut pidfd: c_int = -1;
-        // SAFETY: plain numbers, for which zeroes are a value.
-        let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
-        arguments.flags = (FLAGS | libc::CLONE_PARENT_SETTID) as u64 | CLONE_INTO_CGROUP;
-        arguments.pidfd = &raw mut pidfd as u64;
-        arguments.parent_tid = pid.as_ptr() as u64;
-        arguments.exit_signal = libc::SIGCHLD as u64;
+        mut arguments: libc::clone_args,
+    ) -> Result<c_int, Errno> {
         arguments.stack = stack.as_mut_ptr() as u64;
         arguments.stack_size = size_of_val(stack) as u64;
-        arguments.cgroup = u64::try_from(cgroup.as_raw_fd()).map_err(|_| Errno::BADF)?;
         let result: c_long;
         // SAFETY: the parent only makes a system call, which changes rax, rcx and r11. The child starts after it with
         // the same registers, and its stack pointer at the end of `stack`, aligned as a call needs it; `entry` does not
@@ -174,7 +213,7 @@ pub(super) mod clone3 {
             );
         }
         match c_int::try_from(result) {
-            Ok(pid) if pid > 0 => Ok((pid, pidfd)),
+            Ok(pid) if pid > 0 => Ok(pid),
             Ok(error) => Err(Errno::from_raw_os_error(-error)),
             Err(_) => Err(Errno::IO),
         }
@@ -184,8 +223,7 @@ pub(super) mod clone3 {
 /// Where it has not been written and tried, a child enters its cgroup by itself.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) mod clone3 {
-    use super::{AtomicI32, Entry, Errno, OwnedFd, RawFd, c_int, c_void};
-    use std::mem::MaybeUninit;
+    use super::{Entry, Errno, MaybeUninit, c_int, c_void};
 
     pub(crate) fn is_there() -> bool {
         false
@@ -195,9 +233,8 @@ pub(super) mod clone3 {
         _: Entry,
         _: *mut c_void,
         _: &mut [MaybeUninit<u128>],
-        _: &OwnedFd,
-        _: &AtomicI32,
-    ) -> Result<(c_int, RawFd), Errno> {
+        _: libc::clone_args,
+    ) -> Result<c_int, Errno> {
         Err(Errno::NOSYS)
     }
 }

@@ -2,19 +2,20 @@
 //!
 //! There are three ways to make it. [`vfork`] shares the memory of this process with the child until that runs its program, and
 //! waits for that: the fast way in a large process, on a thread that may wait. [`fork`] gives the child a copy of this
-//! process's memory and waits for nothing: the way for a small process that must not wait for anyone. [`fork_ahead`] does
-//! the same before it is known what the child becomes, which waits for that.
+//! process's memory and waits for nothing: the way for a small process that must not wait for anyone. A [`Starter`]
+//! does both for such a process: it makes children ahead of time, and waits for them.
 //!
 //! A child that was made is its caller's to reap.
 
 #![cfg(target_os = "linux")]
 
-mod ahead;
 mod child;
 mod clone;
 pub mod exit;
 pub mod private;
 pub mod rlimits;
+mod serve;
+mod starter;
 mod step;
 
 use std::ffi::{CStr, CString};
@@ -31,7 +32,7 @@ use self::child::{
     Ids, Orphanage, REPORT_BYTES, SharedWithChild, Trial, become_parent_of_orphan, become_program, close_files_and_end,
 };
 use self::clone::{Dumpable, clone_and_wait, clone3};
-pub use self::ahead::{Waiter, fork_ahead};
+pub use self::starter::Starter;
 pub use self::step::Step;
 
 /// Who the child becomes; see credentials(7).

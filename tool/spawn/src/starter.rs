@@ -1,0 +1,226 @@
+//! A starter: a small process that makes children for the one that has made it, ahead of time. Each takes the steps that are the
+//! same for all, and waits for what it becomes.
+//!
+//! They are made as by [`vfork`](crate::vfork), in the memory of the starter, which waits for each until it runs its program:
+//! for as long as that takes, while the process that has made the starter does not wait. To that one they are children as those
+//! of [`fork`](crate::fork), its to reap. What a child becomes is put into memory that is shared with the starter, and the
+//! descriptors are sent.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::ptr::{self, NonNull};
+
+use rustix::io::{Errno, IoSlice};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, sendmsg,
+    socketpair,
+};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::Pid;
+
+use crate::child::{Ids, SharedWithChild};
+use crate::clone::{STACK_BYTES, clone3};
+use crate::serve::{MAX_FILES, Message, Starting, make_children};
+use crate::{Chown, Image, clone, private, rlimits};
+
+/// The process that makes children. It ends when this is dropped, and so does a child of it that waits.
+#[derive(Debug)]
+pub struct Starter {
+    socket: OwnedFd,
+    memory: Memory,
+}
+
+impl Starter {
+    /// Makes it; its children are to have these limits. As [`fork`](crate::fork): only by the one thread of this process that
+    /// makes any. The signals that this thread blocks are blocked there, too.
+    ///
+    /// # Errors
+    /// There is no process, for want of what this error number says; ENOSYS: the kernel has no clone3(2).
+    pub fn new(rlimits: &[libc::rlimit64; rlimits::KINDS]) -> Result<Self, Errno> {
+        if !clone3::is_there() {
+            return Err(Errno::NOSYS);
+        }
+        let memory = Memory::new()?;
+        let (socket, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        // it has a copy of these
+        let mut stack = Vec::<u128>::with_capacity(STACK_BYTES / size_of::<u128>());
+        let mut starting = Starting {
+            socket: theirs.as_raw_fd(),
+            rlimits,
+            image: memory.start.as_ptr().cast(),
+            stack: ptr::from_mut::<[MaybeUninit<u128>]>(stack.spare_capacity_mut()),
+            is_known: false,
+        };
+        clone::fork(make_children, ptr::from_mut(&mut starting).cast(), None)?;
+        Ok(Self { socket, memory })
+    }
+
+    /// Has it make a child, in this cgroup (version 2) if one is given: once the last one runs its program or has ended, and not
+    /// before. See [`made`](Self::made).
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn make(&self, birthplace: Option<&OwnedFd>) -> Result<(), Errno> {
+        let files: Vec<_> = birthplace.into_iter().map(AsFd::as_fd).collect();
+        self.send(Message::Make, &files)
+    }
+
+    /// The child that was made last, which may have ended; `None`: none was, for want of processes or since the cgroup is gone.
+    /// Each call of [`make`](Self::make) has one answer, and this socket can be read when it is there.
+    ///
+    /// # Errors
+    /// `AGAIN`: there is no answer yet. Otherwise the starter is gone.
+    pub fn made(&self) -> Result<Option<Pid>, Errno> {
+        let mut pid = [0; size_of::<i32>()];
+        match recv(&self.socket, &mut pid, RecvFlags::DONTWAIT) {
+            Ok((read, _)) if read == pid.len() => Ok(Pid::from_raw(i32::from_le_bytes(pid))),
+            Ok(_) => Err(Errno::PIPE),
+            Err(Errno::INTR) => Err(Errno::AGAIN),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Has the child that waits become this, where it is: neither a birthplace nor a fault in the image is heeded. Returns where
+    /// it reports, see [`Forked::outcome`](crate::Forked::outcome); `None`: this is too much for it, or the starter is gone. Then
+    /// it waits on, or has ended.
+    pub fn start(&self, image: &Image<'_>) -> Option<OwnedFd> {
+        let (report, written) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
+        let mut content = Content { memory: &self.memory, used: size_of::<SharedWithChild>(), files: Vec::new() };
+        let shared = content.image(image, &written)?;
+        // SAFETY: each is open: the image borrows those who have them.
+        let files: Vec<_> = content.files.into_iter().map(|file| unsafe { BorrowedFd::borrow_raw(file) }).collect();
+        // SAFETY: it is at the start of the memory, which is aligned as a page; the child reads it after the message.
+        unsafe { self.memory.start.as_ptr().cast::<SharedWithChild>().write(shared) };
+        self.send(Message::Become, &files).ok()?;
+        Some(report)
+    }
+
+    fn send(&self, message: Message, files: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !files.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(files)) {
+            return Err(Errno::TOOBIG);
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        sendmsg(&self.socket, &[IoSlice::new(&[message as u8])], &mut ancillary, flags).map(drop)
+    }
+}
+
+impl AsFd for Starter {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Memory that is shared with the starter and its children.
+#[derive(Debug)]
+struct Memory {
+    start: NonNull<u8>,
+}
+
+// SAFETY: it is memory alone, of no thread in particular.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// Enough for what most commands have; pages that are not used take none.
+    const BYTES: usize = 256 * 1024;
+
+    fn new() -> Result<Self, Errno> {
+        // SAFETY: a new mapping, where there is none.
+        let start = unsafe {
+            mmap_anonymous(ptr::null_mut(), Self::BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)
+        }?;
+        NonNull::new(start.cast()).map(|start| Self { start }).ok_or(Errno::NOMEM)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped so, and nothing here refers to it any more; a child has a mapping of its own.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), Self::BYTES) };
+    }
+}
+
+/// What was put into the memory, and the descriptors that go with it: by their numbers in this list.
+struct Content<'a> {
+    memory: &'a Memory,
+    used: usize,
+    files: Vec<RawFd>,
+}
+
+impl Content<'_> {
+    fn image(&mut self, image: &Image<'_>, report: &OwnedFd) -> Option<SharedWithChild> {
+        let credentials = match image.credentials {
+            Some(user) => {
+                let groups = self.put(&user.groups)?;
+                self.put(&[Ids { uid: user.uid, gid: user.gid, groups, group_count: user.groups.len() }])?
+            }
+            None => ptr::null(),
+        };
+        let private_directories = match image.private_directories {
+            Some(bytes) => self.text(&private::options(bytes))?,
+            None => ptr::null(),
+        };
+        let joins: Vec<_> = image.cgroups.joins.iter().map(|join| self.pass(join.as_raw_fd())).collect();
+        let chowns: Vec<_> =
+            image.chowns.iter().map(|chown| Chown { file: self.pass(chown.file), ..*chown }).collect();
+        Some(SharedWithChild {
+            candidates: self.texts(image.candidates)?,
+            argv: self.texts(image.argv)?,
+            environment: self.texts(image.environment)?,
+            working_directory: self.text(image.working_directory)?,
+            streams: image.streams.map(|stream| self.pass(stream)),
+            terminal: image.terminal,
+            joins: self.put(&joins)?,
+            join_count: joins.len(),
+            chowns: self.put(&chowns)?,
+            chown_count: chowns.len(),
+            // it has them
+            rlimits: ptr::null(),
+            credentials,
+            private_directories,
+            no_new_privileges: image.no_new_privileges,
+            pending: ptr::null(),
+            fault: None,
+            report: self.pass(report.as_raw_fd()),
+            executable: image.executable.map_or(-1, |file| self.pass(file)),
+            failure: None,
+        })
+    }
+
+    /// The number of a descriptor in the list.
+    fn pass(&mut self, file: RawFd) -> RawFd {
+        self.files.push(file);
+        RawFd::try_from(self.files.len() - 1).unwrap_or(-1)
+    }
+
+    /// Strings as C wants them: pointers, then a null.
+    fn texts(&mut self, texts: &[CString]) -> Option<*const *const c_char> {
+        let mut pointers = Vec::with_capacity(texts.len() + 1);
+        for text in texts {
+            pointers.push(self.text(text)?);
+        }
+        pointers.push(ptr::null());
+        self.put(&pointers)
+    }
+
+    fn text(&mut self, text: &CStr) -> Option<*const c_char> {
+        self.put(text.to_bytes_with_nul()).map(<*const u8>::cast)
+    }
+
+    /// `None`: there is no room for them.
+    fn put<T: Copy>(&mut self, items: &[T]) -> Option<*const T> {
+        let start = self.used.next_multiple_of(align_of::<T>());
+        let end = start.checked_add(size_of_val(items)).filter(|end| *end <= Memory::BYTES)?;
+        self.used = end;
+        // SAFETY: within the memory, aligned since that is aligned as a page, and used for nothing else.
+        unsafe {
+            let place = self.memory.start.as_ptr().add(start).cast::<T>();
+            ptr::copy_nonoverlapping(items.as_ptr(), place, items.len());
+            Some(place)
+        }
+    }
+}
