@@ -87,12 +87,12 @@ impl Channel {
         Ok(self.send(&Request::InFile { id: start.id, length }.encode(), &descriptors, SendFlags::NOSIGNAL)?)
     }
 
-    /// Sends a request without descriptors, unless there is no room for it now.
+    /// Sends a request that is not long with these descriptors, unless there is no room for it now.
     ///
     /// # Errors
     /// `WouldBlock`; or the other side is gone.
-    pub fn try_request(&self, request: &Request) -> io::Result<()> {
-        Ok(self.send(&request.encode(), &[], SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?)
+    pub fn try_request(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        Ok(self.send(&request.encode(), descriptors, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?)
     }
 
     /// Sends a report with these descriptors, unless there is no room for it now.
@@ -139,13 +139,25 @@ impl Channel {
         }
     }
 
-    /// The next report.
+    /// The next report, which is waited for.
     ///
     /// # Errors
     /// The socket fails, or it is not one.
     pub fn next_report(&self) -> Result<Received<Report>, ReceiveError> {
+        self.receive_report(RecvFlags::empty())
+    }
+
+    /// The next report, without waiting for it.
+    ///
+    /// # Errors
+    /// There is none now, or it is not one.
+    pub fn try_next_report(&self) -> Result<Received<Report>, ReceiveError> {
+        self.receive_report(RecvFlags::DONTWAIT)
+    }
+
+    fn receive_report(&self, flags: RecvFlags) -> Result<Received<Report>, ReceiveError> {
         let mut buffer = [0; REPORT_BYTES];
-        match self.receive(&mut buffer, RecvFlags::empty())? {
+        match self.receive(&mut buffer, flags)? {
             Received::Message(length, descriptors) => {
                 Ok(Received::Message(Report::decode(buffer.get(..length).unwrap_or_default())?, descriptors))
             }

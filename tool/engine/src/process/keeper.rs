@@ -8,20 +8,20 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::net::SocketType;
 use rustix::net::sockopt::{socket_peercred, socket_type};
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use telexec_executor::Signal;
-use telexec_keeper::channel::{Channel, Received};
+use telexec_keeper::channel::{Channel, ReceiveError, Received};
 use telexec_keeper::given::Given;
 use telexec_keeper::wire::{Report, Request, Start, VERSION};
 use telexec_spawn::Step;
+use tokio::io::unix::AsyncFd;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
-use super::control::Ended;
+use super::control::{self, Ended};
 use crate::lock::{lock, wait};
 
 /// The keeper of this process, if it has one: it starts what an engine runs, and knows how that ended. See
@@ -100,8 +100,8 @@ pub(crate) struct Kept {
     pub(crate) keeper: Keeper,
     children: Mutex<HashMap<u64, Arc<KeptChild>>>,
     next: AtomicU64,
-    /// For what the keeper had no room for: a thread waits for that.
-    later: mpsc::Sender<Request>,
+    /// For what the keeper had no room for, with the descriptor that goes with it: a thread waits for that.
+    later: mpsc::Sender<(Request, Option<OwnedFd>)>,
     /// Cancelled when the keeper is gone.
     pub(crate) lost: CancellationToken,
 }
@@ -172,14 +172,19 @@ enum State {
 }
 
 impl Kept {
-    /// Waits for the keeper to hand over what earlier agents have left.
+    /// Waits for the keeper to hand over what earlier agents have left. In a tokio runtime, which takes what it reports.
     ///
     /// # Errors
-    /// There is no thread for what it reports, or it is gone.
+    /// There is no thread for what has to wait, or the keeper is gone.
     pub(crate) fn new(keeper: Keeper) -> io::Result<(Arc<Self>, Vec<Left>)> {
-        let (later, requests) = mpsc::channel();
+        let (later, requests) = mpsc::channel::<(Request, Option<OwnedFd>)>();
         let slow = keeper.clone();
-        let ask_all = move || requests.into_iter().for_each(|request| slow.ask(&request));
+        let ask_all = move || {
+            for (request, file) in requests {
+                let files: Vec<_> = file.iter().map(AsFd::as_fd).collect();
+                let _ = slow.channel.request(&request, &files);
+            }
+        };
         std::thread::Builder::new().name("telexec-later".into()).spawn(ask_all)?;
         let this = Arc::new(Self {
             keeper,
@@ -189,8 +194,8 @@ impl Kept {
             lost: CancellationToken::new(),
         });
         let left = this.receive_left()?;
-        let reports = Arc::clone(&this);
-        std::thread::Builder::new().name("telexec-keeper".into()).spawn(move || reports.follow())?;
+        let socket = control::watch(this.keeper.channel.as_fd().try_clone_to_owned()?)?;
+        tokio::spawn(Arc::clone(&this).follow(socket));
         Ok((this, left))
     }
 
@@ -278,13 +283,13 @@ impl Kept {
             *state = State::Unwanted;
         }
         // it is repeated, where there is no room now
-        let _ = self.keeper.channel.try_request(&Request::Cancel(child.id));
+        let _ = self.keeper.channel.try_request(&Request::Cancel(child.id), &[]);
     }
 
     /// Without waiting.
     fn ask(&self, request: Request) {
-        if self.keeper.channel.try_request(&request).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
-            let _ = self.later.send(request);
+        if self.keeper.channel.try_request(&request, &[]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            let _ = self.later.send((request, None));
         }
     }
 
@@ -294,17 +299,24 @@ impl Kept {
         children.iter().any(|child| child.pid() == Pid::from_raw(pid))
     }
 
-    /// Sends a signal to the process whose descriptor it is. Waits until there is room.
+    /// Sends a signal to the process whose descriptor it is, without waiting.
     ///
     /// # Errors
-    /// It is gone.
+    /// It is gone, or descriptors have run out.
     pub(crate) fn signal(&self, pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
-        self.keeper.channel.request(&Request::Signal(signal.number()), &[pidfd.as_fd()])
+        let request = Request::Signal(signal.number());
+        match self.keeper.channel.try_request(&request, &[pidfd.as_fd()]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let _ = self.later.send((request, Some(pidfd.try_clone()?)));
+                Ok(())
+            }
+            sent => sent,
+        }
     }
 
     /// The next start is likely to be in this cgroup. Without waiting: it need not be known.
     pub(crate) fn prepare(&self, cgroup: CString) {
-        let _ = self.keeper.channel.try_request(&Request::Prepare(cgroup));
+        let _ = self.keeper.channel.try_request(&Request::Prepare(cgroup), &[]);
     }
 
     /// It need not end with this process.
@@ -323,27 +335,38 @@ impl Kept {
         self.ask(Request::Release(child.id));
     }
 
-    fn follow(&self) {
-        while let Ok(Received::Message(report, _)) = self.keeper.channel.next_report() {
-            self.take(report);
-        }
+    /// Takes what it reports, until it is gone.
+    async fn follow(self: Arc<Self>, socket: AsyncFd<OwnedFd>) {
+        while self.take_reports(&socket).await {}
         error!("the keeper is gone: it started all commands, and knew how they ended");
         self.lost.cancel();
         let left: Vec<_> = lock(&self.children).drain().map(|(_, child)| child).collect();
-        // they run on, until somebody ends them
-        let mut running: Vec<_> = left.iter().filter_map(|child| child.lose().map(|pidfd| (child, pidfd))).collect();
-        while !running.is_empty() {
-            let mut ends: Vec<_> = running.iter().map(|(_, pidfd)| PollFd::new(pidfd, PollFlags::IN)).collect();
-            let _ = poll(&mut ends, None);
-            let have_ended: Vec<_> = ends.iter().map(|end| !end.revents().is_empty()).collect();
-            let mut ended = have_ended.iter();
-            running.retain(|(child, _)| {
-                let ended = ended.next().is_some_and(|ended| *ended);
-                if ended {
-                    child.end_unknown();
+        for child in left {
+            // it runs on, until somebody ends it
+            let Some(pidfd) = child.lose() else { continue };
+            tokio::spawn(async move {
+                match control::watch(pidfd) {
+                    Ok(pidfd) => control::ended(&pidfd).await,
+                    Err(error) => warn!(%error, "the end of a command cannot be awaited"),
                 }
-                !ended
+                child.end_unknown();
             });
+        }
+    }
+
+    /// Takes what was reported, once that is something. False: the keeper is gone.
+    async fn take_reports(&self, socket: &AsyncFd<OwnedFd>) -> bool {
+        let Ok(mut ready) = socket.readable().await else { return false };
+        loop {
+            match self.keeper.channel.try_next_report() {
+                Ok(Received::Message(report, _)) => self.take(report),
+                Err(ReceiveError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready.clear_ready();
+                    return true;
+                }
+                Ok(Received::End) | Err(_) => return false,
+            }
+            tokio::task::coop::consume_budget().await;
         }
     }
 }
