@@ -17,20 +17,24 @@ const ARGV: [&str; 1] = ["/bin/true"];
 /// `/bin/true`: the local loop, and one agent over one connection.
 pub(crate) async fn rate(plan: &Plan, table: &mut Table) -> Result<()> {
     let certs = Certs::new();
-    let agents = [("unix socket", bench_agent().start()), ("mTLS", bench_agent().mtls(&certs).start())];
+    let agents = [
+        ("unix socket", bench_agent().start()),
+        ("unix socket, keeper", bench_agent().kept().start()),
+        ("mTLS", bench_agent().mtls(&certs).start()),
+    ];
     for in_flight in [1, 8, 64] {
         let count = plan.some(1200).max(in_flight);
         let mut locals = Vec::new();
-        let mut remotes = [Vec::new(), Vec::new()];
-        let mut cpu = [[0.0; 2]; 2];
+        let mut remotes = [const { Vec::new() }; 3];
+        let mut cpu = [[0.0; 2]; 3];
         for _ in 0..ROUNDS {
             locals.push(per_second(count, in_flight, || here(&ARGV)).await?);
             for ((rates, cpu), (_, agent)) in remotes.iter_mut().zip(&mut cpu).zip(&agents) {
                 let machine = agent.executor().await;
                 let machine: &dyn Executor = &machine;
-                let before = [cpu_of(agent.pid()), own_cpu()];
+                let before = [cpu_of(agent.serving_pid()), own_cpu()];
                 rates.push(per_second(count, in_flight, || there(machine, &ARGV)).await?);
-                let after = [cpu_of(agent.pid()), own_cpu()];
+                let after = [cpu_of(agent.serving_pid()), own_cpu()];
                 for (cpu, (before, after)) in cpu.iter_mut().zip(before.into_iter().zip(after)) {
                     *cpu += after.saturating_sub(before).as_secs_f64() * 1e6 / (count * ROUNDS) as f64;
                 }
@@ -43,7 +47,7 @@ pub(crate) async fn rate(plan: &Plan, table: &mut Table) -> Result<()> {
             let mut row = row.beside("tokio::process", local);
             row.aim = (in_flight == 8).then_some(Aim::RatioAtLeast(0.90));
             row.cpu = Some(cpu);
-            row.peak = Some(peak_mebibytes(agent.pid()));
+            row.peak = Some(peak_mebibytes(agent.serving_pid()));
             table.add(row);
         }
     }
