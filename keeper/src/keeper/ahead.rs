@@ -1,15 +1,18 @@
-//! A process that is made ahead of the next start, in the cgroup where that is likely to be: by a starter, which does nothing else.
+//! A process that is made ahead of its start, by a starter: in the cgroup where the next start is likely to be, or in that of a
+//! start that waits for it.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::os::fd::OwnedFd;
 
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use telexec_spawn::{Image, Starter, exit};
+use telexec_spawn::{Starter, Step, exit};
 
+use super::starts::Permitted;
 use super::{Keeper, Source};
 use crate::children::Child;
+use crate::wire::Report;
 
 /// The starter, and the one process that it has made, or is about to make.
 pub(super) struct Ahead {
@@ -18,108 +21,150 @@ pub(super) struct Ahead {
 }
 
 enum Made {
-    /// None.
     Nothing,
-    /// It has not said so yet. `is_wanted`: it is to wait.
-    Soon { cgroup: CString, directory: OwnedFd, is_wanted: bool },
+    /// It has not said yet which process it is.
+    Soon {
+        cgroup: CString,
+        directory: Option<OwnedFd>,
+        then: Then,
+    },
     /// It waits for what it becomes, as the child with this number, which has no id.
-    Waiting { cgroup: CString, number: u64 },
-    /// It is on its way to its program, or ends.
-    Leaving { number: u64 },
+    Waiting {
+        cgroup: CString,
+        number: u64,
+    },
+    /// It is on its way to its program, or to its end.
+    Leaving {
+        number: u64,
+    },
 }
 
-impl Ahead {
-    /// Has the process that waits become this. Returns where it reports; `None`: it cannot.
-    pub(super) fn start(&self, image: &Image<'_>) -> Option<OwnedFd> {
-        self.starter.start(image)
-    }
+/// What is to become of a process that is made soon.
+enum Then {
+    Wait,
+    Start(Box<Permitted>),
+    End,
 }
 
 impl Keeper {
     /// Has a process made ahead of a start in this cgroup. Where that cannot be done the start makes it, or says why not.
     pub(super) fn prepare(&mut self, cgroup: CString) {
-        self.end_waiting();
-        let Ok(Some(directory)) = self.cgroup(&cgroup) else { return };
+        if !matches!(&self.ahead, Some(Ahead { made: Made::Soon { then: Then::Start(_), .. }, .. })) {
+            self.end_waiting();
+            self.make(cgroup, Then::Wait);
+        }
+    }
+
+    /// Has the starter make a process; returns what was to become of it, if it does not.
+    fn make(&mut self, cgroup: CString, then: Then) -> Option<Then> {
+        let Ok(directory) = self.cgroup(&cgroup) else { return Some(then) };
         if self.ahead.is_none() {
-            let Ok(starter) = Starter::new(&self.rlimits) else { return };
+            let Ok(starter) = Starter::new(&self.rlimits) else { return Some(then) };
             if epoll::add(&self.epoll, &starter, Source::Starter.data(), epoll::EventFlags::IN).is_err() {
-                return;
+                return Some(then);
             }
             self.ahead = Some(Ahead { starter, made: Made::Nothing });
         }
-        let Some(Ahead { starter, made: made @ Made::Nothing }) = &mut self.ahead else { return };
-        match starter.make(Some(&directory)) {
-            Ok(()) => *made = Made::Soon { cgroup, directory, is_wanted: true },
-            Err(_) => self.lose_starter(),
+        let Some(Ahead { starter, made: made @ Made::Nothing }) = &mut self.ahead else { return Some(then) };
+        if starter.make(directory.as_ref()).is_err() {
+            self.lose_starter();
+            return Some(then);
         }
+        *made = Made::Soon { cgroup, directory, then };
+        None
     }
 
-    /// What waits is not needed any more.
-    pub(super) fn end_waiting(&mut self) {
-        let Some(Ahead { made, .. }) = &mut self.ahead else { return };
-        match made {
-            Made::Soon { is_wanted, .. } => *is_wanted = false,
-            Made::Waiting { number, .. } => {
+    /// Has the process that the starter has made, or makes, become this: now or soon. Returns it if that cannot be.
+    pub(super) fn start_ahead(&mut self, permitted: Permitted) -> Option<Permitted> {
+        self.hear_starter();
+        let cgroup = &permitted.start.cgroup;
+        match self.ahead.as_mut().map(|ahead| &mut ahead.made) {
+            Some(Made::Waiting { cgroup: its, number }) if its == cgroup => {
                 let number = *number;
-                *made = Made::Leaving { number };
-                self.kill_alone(number);
+                self.start_waiting(number, permitted)
             }
-            Made::Nothing | Made::Leaving { .. } => {}
+            Some(Made::Soon { cgroup: its, then: then @ Then::Wait, .. }) if its == cgroup => {
+                *then = Then::Start(Box::new(permitted));
+                None
+            }
+            None | Some(Made::Nothing) => match self.make(cgroup.clone(), Then::Start(Box::new(permitted))) {
+                Some(Then::Start(permitted)) => Some(*permitted),
+                _ => None,
+            },
+            Some(Made::Waiting { .. } | Made::Soon { .. } | Made::Leaving { .. }) => Some(permitted),
         }
     }
 
-    /// Not what else may be in its cgroup.
-    fn kill_alone(&mut self, number: u64) {
-        if let Some(child) = self.children.get(number) {
-            let _ = kill_process(child.pid, Signal::KILL);
+    /// Has the process that waits become this. Returns it if that cannot be: then the process ends.
+    fn start_waiting(&mut self, number: u64, permitted: Permitted) -> Option<Permitted> {
+        let image = self.image(&permitted);
+        let Some(report) = self.ahead.as_ref().and_then(|ahead| ahead.starter.start(&image)) else {
+            self.end_waiting();
+            return Some(permitted);
+        };
+        if let Some(Ahead { made, .. }) = &mut self.ahead {
+            *made = Made::Leaving { number };
         }
+        self.has_begun(number, report, permitted);
+        None
     }
 
-    /// The starter has something to say.
+    /// The starter may have something to say.
     pub(super) fn hear_starter(&mut self) {
         let Some(Ahead { starter, made }) = &mut self.ahead else { return };
-        let pid = match starter.made() {
+        let said = match starter.made() {
             Ok(pid) => pid,
             Err(Errno::AGAIN) => return,
             Err(_) => return self.lose_starter(),
         };
-        match std::mem::replace(made, Made::Nothing) {
-            Made::Soon { cgroup, directory, is_wanted } => {
-                // its end may have been seen before, and then it is no child any more
-                let Some((pid, pidfd)) = pid.and_then(|pid| Some((pid, own_pidfd(pid).ok()?))) else { return };
-                let number = self.children.add(Child::new(pid, pidfd, Some(directory)));
-                self.watch_end(number);
-                let Some(Ahead { made, .. }) = &mut self.ahead else { return };
-                *made = match is_wanted {
-                    true => Made::Waiting { cgroup, number },
-                    false => Made::Leaving { number },
-                };
-                if !is_wanted {
-                    self.kill_alone(number);
+        let Made::Soon { cgroup, directory, then } = std::mem::replace(made, Made::Nothing) else { return };
+        // if its end was seen before, it is no child any more
+        let child = said.and_then(|pid| Some(Child::new(pid, own_pidfd(pid).ok()?, directory)));
+        let number = child.map(|child| self.children.add(child));
+        if let (Some(number), Some(Ahead { made, .. })) = (number, &mut self.ahead) {
+            *made = Made::Waiting { cgroup, number };
+            self.watch_end(number);
+        }
+        match (then, number) {
+            (Then::Wait, _) => {}
+            (Then::Start(permitted), Some(number)) => {
+                if let Some(permitted) = self.start_waiting(number, *permitted) {
+                    self.start_now(permitted);
                 }
             }
-            // nothing was asked for
-            before => *made = before,
+            (Then::Start(permitted), None) => self.start_now(*permitted),
+            (Then::End, _) => self.end_waiting(),
         }
     }
 
-    /// The number of the process that waits in this cgroup. One that is not there yet does not come any more.
-    pub(super) fn waiting_in(&mut self, cgroup: &CStr) -> Option<u64> {
-        self.hear_starter();
-        match &mut self.ahead.as_mut()?.made {
-            Made::Waiting { cgroup: its, number } if **its == *cgroup => Some(*number),
-            Made::Soon { cgroup: its, is_wanted, .. } if **its == *cgroup => {
-                *is_wanted = false;
-                None
+    /// Whether a start with this id waits for its process.
+    pub(super) fn has_soon(&self, id: u64) -> bool {
+        let made = self.ahead.as_ref().map(|ahead| &ahead.made);
+        matches!(made, Some(Made::Soon { then: Then::Start(permitted), .. }) if permitted.start.id == id)
+    }
+
+    /// The start with this id is not wanted any more, if it waits for its process.
+    pub(super) fn cancel_soon(&mut self, id: u64) {
+        if self.has_soon(id) {
+            self.end_waiting();
+            self.report(Report::NotStarted { id, step: Step::Clone, errno: Errno::CANCELED.raw_os_error() });
+        }
+    }
+
+    /// What waits, or will, is not needed any more.
+    pub(super) fn end_waiting(&mut self) {
+        let Some(Ahead { made, .. }) = &mut self.ahead else { return };
+        match made {
+            Made::Soon { then, .. } => *then = Then::End,
+            Made::Waiting { number, .. } => {
+                let number = *number;
+                *made = Made::Leaving { number };
+                if let Some(child) = self.children.get(number) {
+                    // not what else may be in its cgroup
+                    let _ = kill_process(child.pid, Signal::KILL);
+                }
             }
-            _ => None,
-        }
-    }
-
-    /// It was given its program.
-    pub(super) fn leaves(&mut self, number: u64) {
-        if let Some(Ahead { made, .. }) = &mut self.ahead {
-            *made = Made::Leaving { number };
+            Made::Nothing | Made::Leaving { .. } => {}
         }
     }
 
@@ -132,11 +177,21 @@ impl Keeper {
         }
     }
 
+    /// Ends the starter, and what waits.
+    pub(super) fn end_starter(&mut self) {
+        if let Some(Ahead { starter, .. }) = self.ahead.take() {
+            starter.end();
+        }
+    }
+
     /// It is gone: there is another one when it is needed.
     fn lose_starter(&mut self) {
-        self.end_waiting();
-        if let Some(Ahead { starter, .. }) = self.ahead.take() {
-            self.unwatch(&starter);
+        let Some(Ahead { starter, made }) = self.ahead.take() else { return };
+        self.unwatch(&starter);
+        match made {
+            Made::Soon { then: Then::Start(permitted), .. } => self.start_now(*permitted),
+            // with it, or for want of it
+            Made::Waiting { .. } | Made::Soon { .. } | Made::Leaving { .. } | Made::Nothing => {}
         }
     }
 }

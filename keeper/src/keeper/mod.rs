@@ -1,11 +1,12 @@
 //! The loop: what happens, and what is done about it. `agents` is one agent after the other, `processes` what was
-//! started, `ahead` what is made before it is started, `reports` what the agent is told of it, `reexec` the keeper's own upgrade.
+//! started, `starts` and `ahead` how that is made, `reports` what the agent is told of it, `reexec` the keeper's own upgrade.
 
 mod agents;
 mod ahead;
 mod processes;
 mod reexec;
 mod reports;
+mod starts;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -82,6 +83,7 @@ pub fn keep(
         let _ = setrlimit(Resource::Nofile, files);
         let code = keeper.run();
         keeper.children.kill_bound();
+        keeper.end_starter();
         keeper.agent.user.iter().for_each(AgentUser::remove_cgroups);
         code
     });
@@ -392,13 +394,8 @@ impl Keeper {
                 self.agent.stops();
                 self.say("STOPPING=1");
             }
-            Request::Start(start) if self.children.has_id(start.id) => self.reject(),
-            Request::Start(start) => {
-                let id = start.id;
-                if let Err((step, errno)) = self.start(*start, descriptors) {
-                    self.report(Report::NotStarted { id, step, errno: errno.raw_os_error() });
-                }
-            }
+            Request::Start(start) if self.children.has_id(start.id) || self.has_soon(start.id) => self.reject(),
+            Request::Start(start) => self.start(*start, descriptors),
             Request::Prepare(cgroup) => self.prepare(cgroup),
             Request::Outlives(id) => {
                 if let Some(child) = self.child(id) {
@@ -406,6 +403,7 @@ impl Keeper {
                 }
             }
             Request::Cancel(id) => {
+                self.cancel_soon(id);
                 if let Some(child) = self.child(id).filter(|child| child.starting.is_some()) {
                     child.kill();
                 }

@@ -1,21 +1,16 @@
-//! What was started: from its start to the end, and what was given to this process.
+//! What was started, until its end, and what was given to this process.
 
-use std::ffi::CStr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
-use rustix::fs::{CWD, Mode, OFlags, openat};
-use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
-use telexec_spawn::{CgroupEntry, Chown, Forked, Image, Step, can_be_born_in_a_cgroup, exit, fork};
+use telexec_spawn::{Forked, exit};
 
 use super::{Keeper, Source};
-use crate::children::{Child, is_cgroup, listed};
-use crate::given::Given;
+use crate::children::{Child, listed};
 use crate::log;
-use crate::users::DYNAMIC;
-use crate::wire::{Report, Start};
+use crate::wire::Report;
 
 /// Until an end is looked for again that a debugger has not seen.
 const RETRY_DELAY: Duration = Duration::from_millis(10);
@@ -24,42 +19,6 @@ const LONG_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Until orphans are searched for that ended children hide.
 const SEARCH_DELAY: Duration = Duration::from_millis(200);
 
-/// What comes with a start.
-struct Descriptors {
-    streams: Vec<Given>,
-    executable: Option<Given>,
-    chown: Option<Given>,
-    joins: Vec<Given>,
-    held: Vec<Given>,
-}
-
-impl Descriptors {
-    /// `None`: the kernel has left out those for which there was no room.
-    fn of(start: &Start, descriptors: Vec<Given>) -> Option<Self> {
-        if descriptors.len() != start.descriptors() {
-            return None;
-        }
-        let mut descriptors = descriptors.into_iter();
-        let streams = descriptors.by_ref().take(start.streams()).collect();
-        let mut one = |is_there: bool| if is_there { descriptors.next() } else { None };
-        let (executable, chown) = (one(start.executable), one(start.chown));
-        let joins = descriptors.by_ref().take(usize::from(start.joins)).collect();
-        Some(Self { streams, executable, chown, joins, held: descriptors.collect() })
-    }
-}
-
-/// Has the process enter its cgroup of version 2 by being born there, or by itself; the latter is returned.
-fn enter(cgroups: &mut CgroupEntry, cgroup: Option<OwnedFd>) -> Result<Option<OwnedFd>, Errno> {
-    if can_be_born_in_a_cgroup() {
-        cgroups.birthplace = cgroup;
-        return Ok(None);
-    }
-    if let Some(directory) = &cgroup {
-        cgroups.joins.push(openat(directory, "cgroup.procs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?);
-    }
-    Ok(cgroup)
-}
-
 /// On a clock that all processes share, which counts while the machine sleeps.
 fn since_boot() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
@@ -67,84 +26,6 @@ fn since_boot() -> Duration {
 }
 
 impl Keeper {
-    /// Makes the process. What becomes of it is seen later.
-    pub(super) fn start(&mut self, start: Start, descriptors: Vec<Given>) -> Result<(), (Step, Errno)> {
-        let Descriptors { streams, executable, chown, joins, held } =
-            Descriptors::of(&start, descriptors).ok_or((Step::Clone, Errno::MFILE))?;
-        let (user, is_private) = (start.credentials.as_ref(), start.private_directories.is_some());
-        if !self.ceiling.users.as_ref().is_none_or(|users| users.allow(user, is_private, self.own.0)) {
-            return Err((Step::Setuid, Errno::PERM));
-        }
-        // dynamic users have them, and nobody else
-        if is_private && !user.is_some_and(|user| DYNAMIC.contains(&user.uid)) {
-            return Err((Step::Unshare, Errno::PERM));
-        }
-        let mut chowns = Vec::new();
-        if let Some(agent) = &self.agent.user {
-            agent.permit(start.credentials.as_ref(), joins.len())?;
-            let owner = start.credentials.as_ref().map_or(self.own, |user| (user.uid, user.gid));
-            chowns =
-                agent.chowns(&streams, start.terminal, chown.as_ref(), owner).map_err(|errno| (Step::Setuid, errno))?;
-        }
-        let joins = joins.into_iter().filter_map(Given::into_inner).collect();
-        let mut cgroups = CgroupEntry { birthplace: None, joins };
-        let (streams, executable) = (self.streams(&streams), executable.as_ref().map(AsRawFd::as_raw_fd));
-        if let Some(number) = self.waiting_in(&start.cgroup) {
-            let image = self.image(&start, streams, executable, &chowns, &cgroups);
-            let report = self.ahead.as_ref().and_then(|ahead| ahead.start(&image));
-            if let Some(report) = report {
-                self.leaves(number);
-                self.has_begun(number, report, &start, held);
-                return Ok(());
-            }
-            self.end_waiting();
-        }
-        let cgroup = self.cgroup(&start.cgroup).map_err(|errno| (Step::Cgroup, errno))?;
-        let entered = enter(&mut cgroups, cgroup).map_err(|errno| (Step::Cgroup, errno))?;
-        let image = self.image(&start, streams, executable, &chowns, &cgroups);
-        let Forked { pid, pidfd, report } = fork(&image).map_err(|errno| (Step::Clone, errno))?;
-        let number = self.children.add(Child::new(pid, pidfd, cgroups.birthplace.or(entered)));
-        self.has_begun(number, report, &start, held);
-        Ok(())
-    }
-
-    /// This child is on its way to its program.
-    fn has_begun(&mut self, number: u64, report: OwnedFd, start: &Start, held: Vec<Given>) {
-        if let Some(child) = self.children.name(number, start.id) {
-            child.starting = Some(report);
-            child.survives = start.survives;
-            child.held = held.into_iter().map(Some).collect();
-        }
-        self.watch(number, |child| child.starting.as_ref(), Source::Start(number));
-    }
-
-    fn image<'a>(
-        &'a self,
-        start: &'a Start,
-        streams: [RawFd; 3],
-        executable: Option<RawFd>,
-        chowns: &'a [Chown],
-        cgroups: &'a CgroupEntry,
-    ) -> Image<'a> {
-        let is_private = start.private_directories.is_some();
-        Image {
-            candidates: &start.candidates,
-            executable,
-            argv: &start.argv,
-            environment: &start.environment,
-            working_directory: &start.working_directory,
-            streams,
-            terminal: start.terminal,
-            cgroups,
-            chowns,
-            rlimits: &self.rlimits,
-            credentials: start.credentials.as_ref(),
-            private_directories: start.private_directories,
-            no_new_privileges: is_private || start.no_new_privileges || self.ceiling.no_new_privileges,
-            fault: None,
-        }
-    }
-
     /// Waits for its end.
     pub(super) fn watch_end(&mut self, number: u64) {
         let Some(child) = self.children.get(number) else { return };
@@ -254,26 +135,6 @@ impl Keeper {
             if !self.children.has_pid(pid) && agent != Some(pid) {
                 let _ = exit::reap(pid);
             }
-        }
-    }
-
-    /// Where it is to be born: for an agent of another user below the directory that was delegated to that.
-    pub(super) fn cgroup(&self, path: &CStr) -> Result<Option<OwnedFd>, Errno> {
-        let directory = match &self.agent.user {
-            Some(agent) => agent.execution_cgroup(path)?,
-            None if path.is_empty() => return Ok(None),
-            None => openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?,
-        };
-        if is_cgroup(&directory) { Ok(Some(directory)) } else { Err(Errno::INVAL) }
-    }
-
-    fn streams(&self, given: &[Given]) -> [RawFd; 3] {
-        let raw = |fd: &Given| fd.as_raw_fd();
-        match given {
-            [terminal] => [raw(terminal); 3],
-            [stdout, stderr] => [self.null.as_raw_fd(), raw(stdout), raw(stderr)],
-            [stdin, stdout, stderr, ..] => [raw(stdin), raw(stdout), raw(stderr)],
-            [] => [self.null.as_raw_fd(); 3],
         }
     }
 }

@@ -26,11 +26,7 @@ forbid(principal, action in Action::"start", resource) when { context.uses_sudo 
 /// `/bin/true` and `bash -c true` over connections that are there.
 pub(crate) async fn warm(plan: &Plan, table: &mut Table) -> Result<()> {
     let certs = Certs::new();
-    let agents = [
-        bench_agent().start(),
-        bench_agent().tcp().start(),
-        bench_agent().mtls(&certs).start(),
-    ];
+    let agents = [bench_agent().start(), bench_agent().tcp().start(), bench_agent().mtls(&certs).start()];
     let engine = LocalExecutor::new(LocalConfig::default())?;
     let [unix, tcp, mtls] = [&agents[0], &agents[1], &agents[2]];
     let machines = [unix.executor().await, tcp.executor().await, mtls.executor().await];
@@ -73,16 +69,12 @@ pub(crate) async fn warm(plan: &Plan, table: &mut Table) -> Result<()> {
 
 /// `/bin/true` by an agent that is one process, one with a keeper, and one that is not root.
 pub(crate) async fn kept(plan: &Plan, table: &mut Table) -> Result<()> {
-    let mut agents = vec![
-        ("unix socket", bench_agent().start()),
-        ("keeper", bench_agent().kept().start()),
-    ];
+    let mut agents = vec![("unix socket", bench_agent().start()), ("keeper", bench_agent().kept().start())];
     if is_root() && Hierarchy::Unified.usable().is_some() {
         agents.push(("keeper, agent_user", bench_agent().agent_user().start()));
     }
     let machines = join_all(agents.iter().map(|(_, agent)| agent.executor())).await;
-    let mut contestants =
-        vec![Contestant::new("/bin/true: tokio::process", || timed(here(&["/bin/true"])))];
+    let mut contestants = vec![Contestant::new("/bin/true: tokio::process", || timed(here(&["/bin/true"])))];
     for ((name, agent), machine) in agents.iter().zip(&machines) {
         let contestant = Contestant::new(format!("/bin/true: {name}"), || timed(there(machine, &["/bin/true"])));
         contestants.push(contestant.agent(agent.serving_pid()));

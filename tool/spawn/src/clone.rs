@@ -147,11 +147,7 @@ const FLAGS: c_int = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD;
 ///
 /// # Safety
 /// The child runs `entry` with `argument` on `stack` and in this memory: all three must be fit for that.
-unsafe fn clone(
-    entry: Entry,
-    argument: *mut c_void,
-    stack: &mut [MaybeUninit<u128>],
-) -> Result<(c_int, RawFd), Errno> {
+unsafe fn clone(entry: Entry, argument: *mut c_void, stack: &mut [MaybeUninit<u128>]) -> Result<(c_int, RawFd), Errno> {
     let mut pidfd: c_int = -1;
     let top = stack.as_mut_ptr_range().end.cast();
     // SAFETY: the caller guarantees entry, argument and stack; CLONE_PIDFD writes one c_int to `pidfd`.

@@ -12,23 +12,28 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, sendmsg,
-    socketpair,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv,
+    sendmsg, socketpair,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, pidfd_send_signal};
 
 use crate::child::{Ids, SharedWithChild};
 use crate::clone::{STACK_BYTES, clone3};
 use crate::serve::{MAX_FILES, Message, Starting, make_children};
-use crate::{Chown, Image, clone, private, rlimits};
+use crate::{Chown, Image, clone, exit, private, rlimits};
+
+const END_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// The process that makes children. It ends when this is dropped, and so does a child of it that waits.
 #[derive(Debug)]
 pub struct Starter {
+    pid: Pid,
+    pidfd: OwnedFd,
     socket: OwnedFd,
     memory: Memory,
 }
@@ -54,8 +59,17 @@ impl Starter {
             stack: ptr::from_mut::<[MaybeUninit<u128>]>(stack.spare_capacity_mut()),
             is_known: false,
         };
-        clone::fork(make_children, ptr::from_mut(&mut starting).cast(), None)?;
-        Ok(Self { socket, memory })
+        let (pid, pidfd) = clone::fork(make_children, ptr::from_mut(&mut starting).cast(), None)?;
+        Ok(Self { pid, pidfd, socket, memory })
+    }
+
+    /// Ends it, and takes it from the process table, if it ends soon: it does, unless its child is held up by the kernel.
+    pub fn end(self) {
+        let Self { pid, pidfd, socket, memory: _ } = self;
+        drop(socket);
+        let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+        let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&END_TIMEOUT));
+        let _ = exit::reap(pid);
     }
 
     /// Has it make a child, in this cgroup (version 2) if one is given: once the last one runs its program or has ended, and not
@@ -165,8 +179,7 @@ impl Content<'_> {
             None => ptr::null(),
         };
         let joins: Vec<_> = image.cgroups.joins.iter().map(|join| self.pass(join.as_raw_fd())).collect();
-        let chowns: Vec<_> =
-            image.chowns.iter().map(|chown| Chown { file: self.pass(chown.file), ..*chown }).collect();
+        let chowns: Vec<_> = image.chowns.iter().map(|chown| Chown { file: self.pass(chown.file), ..*chown }).collect();
         Some(SharedWithChild {
             candidates: self.texts(image.candidates)?,
             argv: self.texts(image.argv)?,

@@ -288,7 +288,8 @@ impl Kept {
 
     /// Without waiting.
     fn ask(&self, request: Request) {
-        if self.keeper.channel.try_request(&request, &[]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+        if self.keeper.channel.try_request(&request, &[]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        {
             let _ = self.later.send((request, None));
         }
     }
