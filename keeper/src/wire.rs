@@ -56,8 +56,8 @@ pub enum Request {
     HandsOver,
     /// As [`Release`](Self::Release), but nothing is closed before it is released.
     Reap(u64),
-    /// The next start is likely to be in the cgroup of this directory (version 2): do ahead what can be done before it is
-    /// known. A start in another one ends nothing, but the next request like this does.
+    /// The next start is likely to be in the cgroup of this directory (version 2): make its process ahead, which waits there for
+    /// that start. If there is to be none, the agent ends it. Without effect while another one waits.
     Prepare(CString),
     /// Send this signal, by its number, to the process whose descriptor (pidfd_open(2)) goes with this. For an agent that is
     /// another user than the keeper, and only if the process is in a cgroup that this agent may divide, or in a session or

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use telexec_spawn::{Starter, Step, exit};
 
 use super::starts::Permitted;
@@ -31,6 +31,7 @@ enum Made {
     /// It waits for what it becomes, as the child with this number, which has no id.
     Waiting {
         cgroup: CString,
+        directory: Option<OwnedFd>,
         number: u64,
     },
     /// It is on its way to its program, or to its end.
@@ -47,12 +48,10 @@ enum Then {
 }
 
 impl Keeper {
-    /// Has a process made ahead of a start in this cgroup. Where that cannot be done the start makes it, or says why not.
+    /// Has a process made ahead of a start in this cgroup. Where that cannot be done, or one waits for a start that is yet to
+    /// come, the start makes it, or says why not.
     pub(super) fn prepare(&mut self, cgroup: CString) {
-        if !matches!(&self.ahead, Some(Ahead { made: Made::Soon { then: Then::Start(_), .. }, .. })) {
-            self.end_waiting();
-            self.make(cgroup, Then::Wait);
-        }
+        self.make(cgroup, Then::Wait);
     }
 
     /// Has the starter make a process; returns what was to become of it, if it does not.
@@ -79,7 +78,7 @@ impl Keeper {
         self.hear_starter();
         let cgroup = &permitted.start.cgroup;
         match self.ahead.as_mut().map(|ahead| &mut ahead.made) {
-            Some(Made::Waiting { cgroup: its, number }) if its == cgroup => {
+            Some(Made::Waiting { cgroup: its, number, .. }) if its == cgroup => {
                 let number = *number;
                 self.start_waiting(number, permitted)
             }
@@ -102,8 +101,11 @@ impl Keeper {
             self.end_waiting();
             return Some(permitted);
         };
-        if let Some(Ahead { made, .. }) = &mut self.ahead {
-            *made = Made::Leaving { number };
+        if let Some(Ahead { made, .. }) = &mut self.ahead
+            && let Made::Waiting { directory, .. } = std::mem::replace(made, Made::Leaving { number })
+            && let Some(child) = self.children.get(number)
+        {
+            child.cgroup = directory;
         }
         self.has_begun(number, report, permitted);
         None
@@ -118,11 +120,12 @@ impl Keeper {
             Err(_) => return self.lose_starter(),
         };
         let Made::Soon { cgroup, directory, then } = std::mem::replace(made, Made::Nothing) else { return };
-        // if its end was seen before, it is no child any more
-        let child = said.and_then(|pid| Some(Child::new(pid, own_pidfd(pid).ok()?, directory)));
+        // If its end was seen before, it is no child any more. It gets its cgroup later, where another process may be started
+        // meanwhile: what waits is killed alone.
+        let child = said.and_then(|pid| Some(Child::new(pid, own_pidfd(pid).ok()?, None)));
         let number = child.map(|child| self.children.add(child));
         if let (Some(number), Some(Ahead { made, .. })) = (number, &mut self.ahead) {
-            *made = Made::Waiting { cgroup, number };
+            *made = Made::Waiting { cgroup, directory, number };
             self.watch_end(number);
         }
         match (then, number) {
@@ -159,10 +162,7 @@ impl Keeper {
             Made::Waiting { number, .. } => {
                 let number = *number;
                 *made = Made::Leaving { number };
-                if let Some(child) = self.children.get(number) {
-                    // not what else may be in its cgroup
-                    let _ = kill_process(child.pid, Signal::KILL);
-                }
+                self.children.get(number).into_iter().for_each(|child| child.kill());
             }
             Made::Nothing | Made::Leaving { .. } => {}
         }

@@ -8,12 +8,19 @@ mod protocol;
 mod upgrade;
 
 use rustix::process::{Pid, Signal, kill_process};
-use telexec_tests::{Agent, children, until};
+use telexec_tests::{Agent, Process, children, until};
 
 /// The process that serves now; `None`: none does.
 fn serving(agent: &Agent) -> Option<i32> {
     let is_agent = |pid: i32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("telexecd"));
     children(agent.pid()).into_iter().map(|process| process.pid).find(|pid| is_agent(*pid))
+}
+
+/// Its children, but for what the keeper starts others with.
+fn children_but_starters(agent: &Agent) -> Vec<Process> {
+    let is_keepers =
+        |pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("telexec-keeper"));
+    children(agent.pid()).into_iter().filter(|process| !is_keepers(process.pid)).collect()
 }
 
 fn crash(pid: i32) {

@@ -11,9 +11,9 @@ use telexec_executor::{
     Attach, Command, Descendants, Event, ExecutionState, Executor, ExecutorError, ExitCause, OnDisconnect,
     ResourceLimits,
 };
-use telexec_tests::{Agent, Gate, MARK, children, marker, processes_with, run, until, within};
+use telexec_tests::{Agent, Gate, MARK, marker, processes_with, run, until, within};
 
-use super::super::{another_serves, crash, crash_and_wait, serving};
+use super::super::{another_serves, children_but_starters, crash, crash_and_wait, serving};
 use super::{detached, end, rest, started};
 
 /// One for each way to keep processes together that works here.
@@ -191,7 +191,8 @@ async fn what_one_that_has_ended_left_behind_stays() {
         let state = async || within(executor.get(id)).await.unwrap().state;
         assert_eq!(state().await, ExecutionState::Lingering);
         within(executor.signal(id, telexec_executor::Signal::KILL)).await.unwrap();
-        until("it is gone", async || processes_with(&mark).is_empty() && children(agent.pid()).len() == 1).await;
+        until("it is gone", async || processes_with(&mark).is_empty() && children_but_starters(&agent).len() == 1)
+            .await;
         until("that is known", async || state().await == ExecutionState::Exited).await;
     }
 }

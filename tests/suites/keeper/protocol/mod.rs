@@ -15,7 +15,7 @@ use tokio::time::timeout;
 const PRELUDE: &str = r#"
 import array, os, socket, struct, sys, time
 number, version = os.environ["TELEXEC_KEEPER"].split(":")
-assert version == "6", version
+assert version == "7", version
 keeper = socket.socket(fileno=int(number))
 keeper.settimeout(20)
 lives = sys.argv[1]
