@@ -1,6 +1,7 @@
 //! A keeper, and an agent that asks for what none would.
 
 mod agent_user;
+mod ahead;
 mod held;
 mod reexec;
 
