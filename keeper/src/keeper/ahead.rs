@@ -3,6 +3,7 @@
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -13,6 +14,9 @@ use super::starts::Permitted;
 use super::{Keeper, Source};
 use crate::children::Child;
 use crate::wire::Report;
+
+/// How long a process waits, at most: for whoever looks at it, it has run since it was made.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// The starter, and the one process that it has made, or is about to make.
 pub(super) struct Ahead {
@@ -33,6 +37,7 @@ enum Made {
         cgroup: CString,
         directory: Option<OwnedFd>,
         number: u64,
+        until: Instant,
     },
     /// It is on its way to its program, or to its end.
     Leaving {
@@ -125,7 +130,7 @@ impl Keeper {
         let child = said.and_then(|pid| Some(Child::new(pid, own_pidfd(pid).ok()?, None)));
         let number = child.map(|child| self.children.add(child));
         if let (Some(number), Some(Ahead { made, .. })) = (number, &mut self.ahead) {
-            *made = Made::Waiting { cgroup, directory, number };
+            *made = Made::Waiting { cgroup, directory, number, until: Instant::now() + MAX_WAIT };
             self.watch_end(number);
         }
         match (then, number) {
@@ -137,6 +142,14 @@ impl Keeper {
             }
             (Then::Start(permitted), None) => self.start_now(*permitted),
             (Then::End, _) => self.end_waiting(),
+        }
+    }
+
+    /// When what waits is too old.
+    pub(super) fn waits_until(&self) -> Option<Instant> {
+        match self.ahead.as_ref()?.made {
+            Made::Waiting { until, .. } => Some(until),
+            Made::Nothing | Made::Soon { .. } | Made::Leaving { .. } => None,
         }
     }
 

@@ -265,6 +265,7 @@ impl Keeper {
             self.say_at,
             self.deaf_until,
             self.ready_by,
+            self.waits_until(),
             self.agent.again_at,
         ];
         let due = due.into_iter().flatten().min()?;
@@ -296,6 +297,9 @@ impl Keeper {
         }
         if is_due(&mut self.ready_by) {
             self.replace_agent();
+        }
+        if self.waits_until().is_some_and(|until| until <= now) {
+            self.end_waiting();
         }
         if is_due(&mut self.agent.again_at)
             && !self.awaits_reexec()

@@ -75,8 +75,12 @@ pub(crate) async fn kept(plan: &Plan, table: &mut Table) -> Result<()> {
     }
     let machines = join_all(agents.iter().map(|(_, agent)| agent.executor())).await;
     let mut contestants = vec![Contestant::new("/bin/true: tokio::process", || timed(here(&["/bin/true"])))];
+    let survives = || Command::argv(["/bin/true"]).disconnect_grace(Duration::from_secs(30)).build();
     for ((name, agent), machine) in agents.iter().zip(&machines) {
         let contestant = Contestant::new(format!("/bin/true: {name}"), || timed(there(machine, &["/bin/true"])));
+        contestants.push(contestant.agent(agent.serving_pid()));
+        let deed = move || timed(async move { finish(machine, survives()?).await });
+        let contestant = Contestant::new(format!("/bin/true, disconnect_grace: {name}"), deed);
         contestants.push(contestant.agent(agent.serving_pid()));
     }
     contest(plan, table, 1000, contestants).await?;
