@@ -11,7 +11,7 @@ use telexec_spawn::exit::{self, Exit};
 
 use crate::given::Given;
 
-/// A process that an agent has asked for.
+/// A process that an agent has asked for, or may ask for.
 pub(crate) struct Child {
     /// By which the agent names it; `None`: that agent is gone.
     pub(crate) id: Option<u64>,
@@ -42,7 +42,7 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// One that runs its program, and has nothing else yet.
+    /// One that has nothing else yet.
     pub(crate) fn new(pid: Pid, pidfd: OwnedFd, cgroup: Option<OwnedFd>) -> Self {
         Self {
             id: None,

@@ -50,7 +50,8 @@ impl Keeper {
 
     /// Returns how many of its commands were killed.
     fn lose_agent(&mut self) -> usize {
-        self.end_waiting();
+        // a starter that an agent has held up holds up no other
+        self.drop_starter();
         let Lost { killed, ended } = self.children.lose_agent();
         for number in ended {
             self.reap(number);

@@ -61,7 +61,6 @@ impl Keeper {
 
     /// Has the starter make a process; returns what was to become of it, if it does not.
     fn make(&mut self, cgroup: CString, then: Then) -> Option<Then> {
-        let Ok(directory) = self.cgroup(&cgroup) else { return Some(then) };
         if self.ahead.is_none() {
             let Ok(starter) = Starter::new(&self.rlimits) else { return Some(then) };
             if epoll::add(&self.epoll, &starter, Source::Starter.data(), epoll::EventFlags::IN).is_err() {
@@ -69,7 +68,11 @@ impl Keeper {
             }
             self.ahead = Some(Ahead { starter, made: Made::Nothing });
         }
-        let Some(Ahead { starter, made: made @ Made::Nothing }) = &mut self.ahead else { return Some(then) };
+        if !matches!(&self.ahead, Some(Ahead { made: Made::Nothing, .. })) {
+            return Some(then);
+        }
+        let Ok(directory) = self.cgroup(&cgroup) else { return Some(then) };
+        let Some(Ahead { starter, made }) = &mut self.ahead else { return Some(then) };
         if starter.make(directory.as_ref()).is_err() {
             self.lose_starter();
             return Some(then);
@@ -101,8 +104,16 @@ impl Keeper {
 
     /// Has the process that waits become this. Returns it if that cannot be: then the process ends.
     fn start_waiting(&mut self, number: u64, permitted: Permitted) -> Option<Permitted> {
-        let image = self.image(&permitted);
-        let Some(report) = self.ahead.as_ref().and_then(|ahead| ahead.starter.start(&image)) else {
+        let has_ended = self.children.get(number).is_none_or(|child| exit::status(child.pid).is_ok());
+        let started = match self.ahead.take() {
+            Some(mut ahead) => {
+                let started = if has_ended { None } else { ahead.starter.start(&self.image(&permitted)) };
+                self.ahead = Some(ahead);
+                started
+            }
+            None => None,
+        };
+        let Some(report) = started else {
             self.end_waiting();
             return Some(permitted);
         };
@@ -124,10 +135,14 @@ impl Keeper {
             Err(Errno::AGAIN) => return,
             Err(_) => return self.lose_starter(),
         };
+        if !matches!(made, Made::Soon { .. }) {
+            // it was answered before
+            return;
+        }
         let Made::Soon { cgroup, directory, then } = std::mem::replace(made, Made::Nothing) else { return };
-        // If its end was seen before, it is no child any more. It gets its cgroup later, where another process may be started
-        // meanwhile: what waits is killed alone.
-        let child = said.and_then(|pid| Some(Child::new(pid, own_pidfd(pid).ok()?, None)));
+        // If its end was seen before, it is no child any more. Without its cgroup until it is started: to kill that would kill
+        // what was started there meanwhile.
+        let child = said.and_then(|pid| Some(Child::new(pid, own_pidfd(pid)?, None)));
         let number = child.map(|child| self.children.add(child));
         if let (Some(number), Some(Ahead { made, .. })) = (number, &mut self.ahead) {
             *made = Made::Waiting { cgroup, directory, number, until: Instant::now() + MAX_WAIT };
@@ -197,6 +212,14 @@ impl Keeper {
         }
     }
 
+    /// Ends the starter, and what waits, without waiting for that. There is another one when it is needed.
+    pub(super) fn drop_starter(&mut self) {
+        self.end_waiting();
+        if let Some(Ahead { starter, .. }) = self.ahead.take() {
+            self.unwatch(&starter);
+        }
+    }
+
     /// It is gone: there is another one when it is needed.
     fn lose_starter(&mut self) {
         let Some(Ahead { starter, made }) = self.ahead.take() else { return };
@@ -209,11 +232,9 @@ impl Keeper {
     }
 }
 
-/// The descriptor of a child of this process.
-fn own_pidfd(pid: Pid) -> std::io::Result<OwnedFd> {
-    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-    match exit::status(pid) {
-        Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => Err(error),
-        _ => Ok(pidfd),
-    }
+/// The descriptor of a child of this process that has not ended.
+fn own_pidfd(pid: Pid) -> Option<OwnedFd> {
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    let runs = exit::status(pid).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+    runs.then_some(pidfd)
 }

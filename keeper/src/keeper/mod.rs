@@ -369,7 +369,7 @@ impl Keeper {
         for _ in 0..MAX_BACKLOG {
             let Some(running) = &self.agent.running else { return };
             match running.channel.next_request() {
-                Ok(Received::Message(Request::Start(_), _)) => {}
+                Ok(Received::Message(Request::Start(_) | Request::Prepare(_), _)) => {}
                 Ok(Received::Message(request, descriptors)) => self.take(request, descriptors),
                 Ok(Received::End) | Err(_) => return,
             }

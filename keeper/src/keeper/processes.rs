@@ -87,6 +87,8 @@ impl Keeper {
         self.look_at_start(number);
         let Some(child) = self.children.get(number) else { return };
         if child.starting.is_some() {
+            // it has ended, and its pipe is still open elsewhere
+            let _ = epoll::delete(&self.epoll, &child.pidfd);
             return self.look_again(number);
         }
         if child.exit.is_none() {

@@ -322,7 +322,7 @@ impl Shared {
             (spec.held, spec.survives) = (held, survives);
         }
         let (own, child) = self.spawner.spawn(&spec, ends, own)?;
-        leaf.iter_mut().for_each(Leaf::is_entered);
+        leaf.iter_mut().for_each(Leaf::set_entered);
         let containment = KillOnDrop::new(child.pid, Some(own), leaf, name, started, Arc::clone(&self.context));
         containment.note_session(&self.journal);
         note.into_iter().for_each(|note| containment.spare(note));

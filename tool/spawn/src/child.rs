@@ -13,8 +13,7 @@ use crate::{Chown, PendingChild, Step, private, rlimits};
 /// The kernel's signal set.
 const SIGNAL_SET_BYTES: usize = 8;
 
-/// What the parent passes to the child. If they share memory, the child alone writes `failure`, `pending`, `report` and
-/// `executable`.
+/// What the parent passes to the child. If they share memory, only the child writes to it.
 pub(super) struct SharedWithChild {
     pub(super) candidates: *const *const c_char,
     pub(super) argv: *const *const c_char,
@@ -86,7 +85,7 @@ pub(super) const STEPS: [(Step, Action); 12] = [
     (Step::Cgroup, enter_cgroups),
     (Step::Dup, connect_streams),
     (Step::CloseRange, close_other_files),
-    // not before, unless few files are open: a copy of a descriptor needs a number below the limit
+    // not before: RLIMIT_NOFILE also limits the numbers that dup(2) may return
     (Step::Rlimit, default_rlimits),
     (Step::Unshare, leave_namespaces),
     (Step::Mount, mount_private_directories),
@@ -101,8 +100,7 @@ pub(super) const STEPS: [(Step, Action); 12] = [
 /// One step, or the error number that it failed with.
 ///
 /// # Safety
-/// Only in a child that [`clone_and_wait`](super::clone::clone_and_wait) or [`fork`](super::clone::fork) has made, with what
-/// its parent passed to it.
+/// Only in a child that a function of [`clone`](super::clone) has made, with what its parent passed to it.
 pub(super) type Action = unsafe fn(&mut SharedWithChild) -> Result<(), c_int>;
 
 /// Becomes the program, or notes why not and ends.

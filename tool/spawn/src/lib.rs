@@ -2,8 +2,8 @@
 //!
 //! There are three ways to make it. [`vfork`] shares the memory of this process with the child until that runs its program, and
 //! waits for that: the fast way in a large process, on a thread that may wait. [`fork`] gives the child a copy of this
-//! process's memory and waits for nothing: the way for a small process that must not wait for anyone. A [`Starter`]
-//! does both for such a process: it makes children ahead of time, and waits for them.
+//! process's memory and waits for nothing: the way for a small process that must not wait for anyone. A [`Starter`] makes children
+//! as by [`vfork`] on behalf of such a process, ahead of time.
 //!
 //! A child that was made is its caller's to reap.
 

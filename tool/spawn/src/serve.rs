@@ -14,7 +14,7 @@ use crate::child::{
 use crate::clone::clone_sibling_and_wait;
 use crate::{Step, rlimits};
 
-/// What a message to a starter is for, in its one byte; its descriptors say the rest.
+/// What a message to a starter is for: its first byte. The number of the child follows, and the descriptors say the rest.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 pub(super) enum Message {
@@ -23,6 +23,11 @@ pub(super) enum Message {
     /// To the child: become what is in the memory; with its report, and what is numbered there.
     Become = b'b',
 }
+
+/// The length of a message.
+pub(super) const MESSAGE_BYTES: usize = 1 + size_of::<u32>();
+/// The length of an answer: the number of the child, and the id of its process; 0: there is none.
+pub(super) const ANSWER_BYTES: usize = size_of::<u32>() + size_of::<i32>();
 
 /// As many descriptors as come with one at most.
 pub(super) const MAX_FILES: usize = 32;
@@ -36,7 +41,9 @@ pub(super) struct Starting {
     pub(super) image: *mut SharedWithChild,
     /// For its children, one after the other.
     pub(super) stack: *mut [MaybeUninit<u128>],
-    /// The last child has said which process it is.
+    /// The number of the last child.
+    pub(super) number: u32,
+    /// It has said which process it is.
     pub(super) is_known: bool,
 }
 
@@ -58,14 +65,15 @@ pub(super) extern "C" fn make_children(argument: *mut c_void) -> c_int {
             // also what came with a message that was for a child, which has ended before it
             libc::syscall(libc::SYS_close_range, SOCKET + 1, u32::MAX, 0 as c_long);
             let mut files: Files = [-1; MAX_FILES];
-            let Some(message) = receive(SOCKET, &mut files) else { libc::_exit(0) };
+            let Some((message, number)) = receive(SOCKET, &mut files) else { libc::_exit(0) };
             if message == Message::Make as u8 {
-                starting.is_known = false;
+                (starting.number, starting.is_known) = (number, false);
                 let (argument, stack) = (ptr::from_mut(starting).cast(), &mut *starting.stack);
                 let birthplace = files.first().copied().filter(|cgroup| *cgroup >= 0);
                 let made = clone_sibling_and_wait(become_one, argument, stack, birthplace);
+                // one that was killed may have said so, and not noted it: the number tells
                 if made.is_err() || !starting.is_known {
-                    say(0);
+                    answer(number, 0);
                 }
             }
         }
@@ -82,42 +90,46 @@ extern "C" fn become_one(argument: *mut c_void) -> c_int {
     const STEPS_AHEAD: [(Step, Action); 2] = [(Step::CloseRange, close_other_files), (Step::Rlimit, default_rlimits)];
     // SAFETY: this is such a child; few files are open.
     unsafe {
-        say(libc::getpid());
+        answer(starting.number, libc::getpid());
         starting.is_known = true;
+        // a failure is reported when there is somebody to report it to
+        let has_begun = take(&EARLY_STEPS, &mut early) && take(&STEPS_AHEAD, &mut early);
         let mut files: Files = [-1; MAX_FILES];
-        if !take(&EARLY_STEPS, &mut early)
-            || !take(&STEPS_AHEAD, &mut early)
-            || receive(early.executable, &mut files) != Some(Message::Become as u8)
-        {
+        if receive(early.executable, &mut files) != Some((Message::Become as u8, starting.number)) {
             libc::_exit(127);
         }
         // it was filled in before the message, and is not used by anyone else until this child has left it
         let shared = &mut *starting.image;
         number_files(shared, &files);
-        take(&STEPS, shared);
+        if has_begun {
+            take(&STEPS, shared);
+        } else {
+            shared.failure = early.failure;
+        }
         end(shared)
     }
 }
 
-/// Says which process was made; 0: none.
+/// Says which process the child with this number is; 0: there is none.
 ///
 /// # Safety
 /// As [`Action`].
-unsafe fn say(pid: c_int) {
-    let pid = pid.to_le_bytes();
+unsafe fn answer(number: u32, pid: c_int) {
+    let ([a, b, c, d], [e, f, g, h]) = (number.to_le_bytes(), pid.to_le_bytes());
+    let answer: [u8; ANSWER_BYTES] = [a, b, c, d, e, f, g, h];
     // SAFETY: it is as long as it says.
-    unsafe { libc::send(SOCKET, pid.as_ptr().cast(), pid.len(), libc::MSG_NOSIGNAL) };
+    unsafe { libc::send(SOCKET, answer.as_ptr().cast(), answer.len(), libc::MSG_NOSIGNAL) };
 }
 
-/// Waits for a message; `None`: the other end is closed, or it is none.
+/// Waits for a message and its number; `None`: the other end is closed, or it is none.
 ///
 /// # Safety
 /// As [`Action`].
-unsafe fn receive(socket: RawFd, files: &mut Files) -> Option<u8> {
+unsafe fn receive(socket: RawFd, files: &mut Files) -> Option<(u8, u32)> {
     // aligned as a cmsghdr
     let mut control = [0_u64; (size_of::<libc::cmsghdr>() + size_of::<Files>()).div_ceil(8)];
-    let mut byte = 0_u8;
-    let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let mut bytes = [0_u8; MESSAGE_BYTES];
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: MESSAGE_BYTES };
     // SAFETY: plain data, for which zeroes are a value; the pointers are valid for the call, and for what they point to.
     unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
@@ -130,17 +142,18 @@ unsafe fn receive(socket: RawFd, files: &mut Files) -> Option<u8> {
                 received => break received,
             }
         };
-        if received != 1 || message.msg_flags & libc::MSG_CTRUNC != 0 {
+        if received != MESSAGE_BYTES as isize || message.msg_flags & libc::MSG_CTRUNC != 0 {
             return None;
         }
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         if !header.is_null() && (*header).cmsg_type == libc::SCM_RIGHTS {
-            let bytes = ((*header).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
-            let bytes = if bytes < size_of_val(files) { bytes } else { size_of_val(files) };
-            ptr::copy_nonoverlapping(libc::CMSG_DATA(header), files.as_mut_ptr().cast(), bytes);
+            let length = ((*header).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+            let length = if length < size_of_val(files) { length } else { size_of_val(files) };
+            ptr::copy_nonoverlapping(libc::CMSG_DATA(header), files.as_mut_ptr().cast(), length);
         }
     }
-    Some(byte)
+    let [message, a, b, c, d] = bytes;
+    Some((message, u32::from_le_bytes([a, b, c, d])))
 }
 
 /// Puts the descriptors in the places of their numbers in the message.

@@ -14,7 +14,7 @@ use std::ptr::{self, NonNull};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv,
     sendmsg, socketpair,
@@ -24,18 +24,20 @@ use rustix::process::{Pid, Signal, pidfd_send_signal};
 
 use crate::child::{Ids, SharedWithChild};
 use crate::clone::{STACK_BYTES, clone3};
-use crate::serve::{MAX_FILES, Message, Starting, make_children};
+use crate::serve::{ANSWER_BYTES, MAX_FILES, MESSAGE_BYTES, Message, Starting, make_children};
 use crate::{Chown, Image, clone, exit, private, rlimits};
 
 const END_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// The process that makes children. It ends when this is dropped, and so does a child of it that waits.
+/// The process that makes children. Dropping this kills it; a child of it that waits ends, too. It is its caller's to reap.
 #[derive(Debug)]
 pub struct Starter {
     pid: Pid,
     pidfd: OwnedFd,
     socket: OwnedFd,
     memory: Memory,
+    /// Of the child that was asked for last.
+    number: u32,
 }
 
 impl Starter {
@@ -57,40 +59,53 @@ impl Starter {
             rlimits,
             image: memory.start.as_ptr().cast(),
             stack: ptr::from_mut::<[MaybeUninit<u128>]>(stack.spare_capacity_mut()),
+            number: 0,
             is_known: false,
         };
         let (pid, pidfd) = clone::fork(make_children, ptr::from_mut(&mut starting).cast(), None)?;
-        Ok(Self { pid, pidfd, socket, memory })
+        Ok(Self { pid, pidfd, socket, memory, number: 0 })
     }
 
-    /// Ends it, and takes it from the process table, if it ends soon: it does, unless its child is held up by the kernel.
+    /// Ends it, and takes it from the process table, if it ends soon: it does, unless the kernel holds it up.
     pub fn end(self) {
-        let Self { pid, pidfd, socket, memory: _ } = self;
-        drop(socket);
-        let _ = pidfd_send_signal(&pidfd, Signal::KILL);
-        let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&END_TIMEOUT));
-        let _ = exit::reap(pid);
+        self.kill();
+        let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&END_TIMEOUT));
+        let _ = exit::reap(self.pid);
+    }
+
+    fn kill(&self) {
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
     /// Has it make a child, in this cgroup (version 2) if one is given: once the last one runs its program or has ended, and not
     /// before. See [`made`](Self::made).
     ///
     /// # Errors
-    /// It is gone.
-    pub fn make(&self, birthplace: Option<&OwnedFd>) -> Result<(), Errno> {
+    /// It is gone, or cannot be asked.
+    pub fn make(&mut self, birthplace: Option<&OwnedFd>) -> Result<(), Errno> {
         let files: Vec<_> = birthplace.into_iter().map(AsFd::as_fd).collect();
+        self.number = self.number.wrapping_add(1);
+        // the last one has left it
+        self.memory.give_back();
         self.send(Message::Make, &files)
     }
 
     /// The child that was made last, which may have ended; `None`: none was, for want of processes or since the cgroup is gone.
-    /// Each call of [`make`](Self::make) has one answer, and this socket can be read when it is there.
+    /// This socket can be read when there is an answer.
     ///
     /// # Errors
     /// `AGAIN`: there is no answer yet. Otherwise the starter is gone.
     pub fn made(&self) -> Result<Option<Pid>, Errno> {
-        let mut pid = [0; size_of::<i32>()];
-        match recv(&self.socket, &mut pid, RecvFlags::DONTWAIT) {
-            Ok((read, _)) if read == pid.len() => Ok(Pid::from_raw(i32::from_le_bytes(pid))),
+        let mut answer = [0; ANSWER_BYTES];
+        match recv(&self.socket, &mut answer, RecvFlags::DONTWAIT) {
+            Ok((ANSWER_BYTES, _)) => {
+                let [a, b, c, d, e, f, g, h] = answer;
+                match u32::from_le_bytes([a, b, c, d]) == self.number {
+                    true => Ok(Pid::from_raw(i32::from_le_bytes([e, f, g, h]))),
+                    // a second one about an earlier child
+                    false => Err(Errno::AGAIN),
+                }
+            }
             Ok(_) => Err(Errno::PIPE),
             Err(Errno::INTR) => Err(Errno::AGAIN),
             Err(errno) => Err(errno),
@@ -100,16 +115,18 @@ impl Starter {
     /// Has the child that waits become this, where it is: neither a birthplace nor a fault in the image is heeded. Returns where
     /// it reports, see [`Forked::outcome`](crate::Forked::outcome); `None`: this is too much for it, or the starter is gone. Then
     /// it waits on, or has ended.
-    pub fn start(&self, image: &Image<'_>) -> Option<OwnedFd> {
+    pub fn start(&mut self, image: &Image<'_>) -> Option<OwnedFd> {
         let (report, written) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
         let mut content = Content { memory: &self.memory, used: size_of::<SharedWithChild>(), files: Vec::new() };
         let shared = content.image(image, &written)?;
+        let used = content.used;
         // SAFETY: each is open: the image borrows those who have them.
         let files: Vec<_> = content.files.into_iter().map(|file| unsafe { BorrowedFd::borrow_raw(file) }).collect();
         // SAFETY: it is at the start of the memory, which is aligned as a page; the child reads it after the message.
         unsafe { self.memory.start.as_ptr().cast::<SharedWithChild>().write(shared) };
-        self.send(Message::Become, &files).ok()?;
-        Some(report)
+        let sent = self.send(Message::Become, &files);
+        self.memory.has_used(used);
+        sent.ok().map(|()| report)
     }
 
     fn send(&self, message: Message, files: &[BorrowedFd<'_>]) -> Result<(), Errno> {
@@ -118,8 +135,16 @@ impl Starter {
         if !files.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(files)) {
             return Err(Errno::TOOBIG);
         }
+        let [a, b, c, d] = self.number.to_le_bytes();
+        let bytes: [u8; MESSAGE_BYTES] = [message as u8, a, b, c, d];
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        sendmsg(&self.socket, &[IoSlice::new(&[message as u8])], &mut ancillary, flags).map(drop)
+        sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut ancillary, flags).map(drop)
+    }
+}
+
+impl Drop for Starter {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 
@@ -133,21 +158,40 @@ impl AsFd for Starter {
 #[derive(Debug)]
 struct Memory {
     start: NonNull<u8>,
+    /// So much of it was used by the last child, and may still be.
+    used: usize,
 }
 
 // SAFETY: it is memory alone, of no thread in particular.
 unsafe impl Send for Memory {}
 
 impl Memory {
-    /// Enough for what most commands have; pages that are not used take none.
-    const BYTES: usize = 256 * 1024;
+    /// More than the kernel takes of arguments and environment together, with their addresses: see execve(2). What is not used
+    /// takes no memory.
+    const BYTES: usize = 32 * 1024 * 1024;
+    /// What is not given back after its use.
+    const KEPT_BYTES: usize = 256 * 1024;
 
     fn new() -> Result<Self, Errno> {
         // SAFETY: a new mapping, where there is none.
         let start = unsafe {
-            mmap_anonymous(ptr::null_mut(), Self::BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)
+            let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+            mmap_anonymous(ptr::null_mut(), Self::BYTES, ProtFlags::READ | ProtFlags::WRITE, flags)
         }?;
-        NonNull::new(start.cast()).map(|start| Self { start }).ok_or(Errno::NOMEM)
+        NonNull::new(start.cast()).map(|start| Self { start, used: 0 }).ok_or(Errno::NOMEM)
+    }
+
+    /// So much of it is used now.
+    fn has_used(&mut self, bytes: usize) {
+        self.used = bytes;
+    }
+
+    /// Gives back what a large command has used. Only when its process has left this memory.
+    fn give_back(&mut self) {
+        if std::mem::take(&mut self.used) > Self::KEPT_BYTES {
+            // SAFETY: nothing here refers to what is in it.
+            let _ = unsafe { madvise(self.start.as_ptr().cast(), Self::BYTES, Advice::LinuxRemove) };
+        }
     }
 }
 

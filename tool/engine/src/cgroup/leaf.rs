@@ -96,11 +96,13 @@ impl Leaf {
         Ok((path, CgroupEntry { birthplace: None, joins }))
     }
 
-    /// A process of the execution is in it.
-    pub(crate) fn is_entered(&mut self) {
-        if let Keeper::Unified(directory) = &mut self.keeper {
-            directory.may_hold_waiting(false);
-        }
+    /// A process of the execution is in it from now on. Before that dropping it ends what is in it.
+    pub(crate) fn set_entered(&mut self) {
+        let keeper = match &mut self.keeper {
+            Keeper::Unified(directory) | Keeper::Freezer(directory) => Some(directory),
+            Keeper::None => None,
+        };
+        keeper.into_iter().chain(&mut self.controllers).for_each(Directory::set_entered);
     }
 
     /// Processes are found and ended by it, rather than one by one.

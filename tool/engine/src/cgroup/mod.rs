@@ -133,9 +133,8 @@ impl Cgroups {
             && let Ok(_preparing) = unified.preparing.try_lock()
             && unified.spare().is_none()
             // if it fails, it is tried again when it is needed, and reported then
-            && let Ok(mut spare) = unified.tree.add_leaf()
+            && let Ok(spare) = unified.tree.add_leaf()
         {
-            spare.may_hold_waiting(true);
             announce(spare.path());
             *unified.spare() = Some(spare);
         }

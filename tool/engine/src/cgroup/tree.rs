@@ -112,7 +112,7 @@ impl Tree {
             }
             created => created?,
         }
-        Ok(Directory { path, is_inherited: false, may_hold_waiting: false })
+        Ok(Directory { path, is_inherited: false, is_reserved: true })
     }
 
     /// It was made again since this was last asked: it has another inode.
@@ -193,36 +193,36 @@ pub(super) struct Directory {
     path: PathBuf,
     /// The directory that it is in is of a dead engine: it is removed with the last one.
     is_inherited: bool,
-    /// In it may be a process that a keeper has made ahead of a start, and nothing else.
-    may_hold_waiting: bool,
+    /// No process of an execution is in it; but one may be that a keeper has made for it.
+    is_reserved: bool,
 }
 
 /// How long such a process may take to end: far longer than it does.
-const WAITING_ENDS: Duration = Duration::from_millis(100);
+const RESERVED_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl Directory {
     /// One that a dead engine has left.
     pub(super) fn abandoned(path: PathBuf) -> Self {
-        Self { path, is_inherited: false, may_hold_waiting: false }
+        Self { path, is_inherited: false, is_reserved: false }
     }
 
     /// One of an execution that goes on, while its engine is dead.
     pub(super) fn inherited(path: PathBuf) -> Self {
-        Self { path, is_inherited: true, may_hold_waiting: false }
+        Self { path, is_inherited: true, is_reserved: false }
     }
 
-    /// Whether it may hold a process that a keeper has made ahead of a start, which ends with it.
-    pub(super) fn may_hold_waiting(&mut self, may: bool) {
-        self.may_hold_waiting = may;
+    /// A process of an execution is in it from now on.
+    pub(super) fn set_entered(&mut self) {
+        self.is_reserved = false;
     }
 
-    /// Ends that, and removes it.
-    fn remove_with_waiting(&self) {
-        let until = Instant::now() + WAITING_ENDS;
+    /// Ends what a keeper has made for it, and removes it.
+    fn remove_reserved(&self) {
+        let until = Instant::now() + RESERVED_TIMEOUT;
         loop {
             // the keeper may make it just now
             let _ = self.write("cgroup.kill", "1");
-            if remove(&self.path).is_ok() || Instant::now() >= until {
+            if try_remove(&self.path).is_ok() || Instant::now() >= until {
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -286,8 +286,10 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        if remove(&self.path).is_err() && self.may_hold_waiting {
-            self.remove_with_waiting();
+        match self.is_reserved {
+            true if try_remove(&self.path).is_err() => self.remove_reserved(),
+            true => {}
+            false => drop(remove(&self.path)),
         }
         if let Some(tree) = self.path.parent().filter(|_| self.is_inherited) {
             let _ = try_remove(tree);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
@@ -23,6 +23,7 @@ use tracing::{error, warn};
 
 use super::control::{self, Ended};
 use crate::lock::{lock, wait};
+use crate::wait::RETRY_DELAY;
 
 /// The keeper of this process, if it has one: it starts what an engine runs, and knows how that ended. See
 /// [`LocalConfig::keeper`](crate::LocalConfig::keeper). For one engine.
@@ -102,6 +103,8 @@ pub(crate) struct Kept {
     next: AtomicU64,
     /// For what the keeper had no room for, with the descriptor that goes with it: a thread waits for that.
     later: mpsc::Sender<(Request, Option<OwnedFd>)>,
+    /// How many of those there are: nothing overtakes them.
+    queued: Arc<AtomicUsize>,
     /// Cancelled when the keeper is gone.
     pub(crate) lost: CancellationToken,
 }
@@ -178,17 +181,20 @@ impl Kept {
     /// There is no thread for what has to wait, or the keeper is gone.
     pub(crate) fn new(keeper: Keeper) -> io::Result<(Arc<Self>, Vec<Left>)> {
         let (later, requests) = mpsc::channel::<(Request, Option<OwnedFd>)>();
-        let slow = keeper.clone();
+        let (slow, queued) = (keeper.clone(), Arc::new(AtomicUsize::new(0)));
+        let to_send = Arc::clone(&queued);
         let ask_all = move || {
             for (request, file) in requests {
                 let files: Vec<_> = file.iter().map(AsFd::as_fd).collect();
                 let _ = slow.channel.request(&request, &files);
+                to_send.fetch_sub(1, Ordering::AcqRel);
             }
         };
         std::thread::Builder::new().name("telexec-later".into()).spawn(ask_all)?;
         let this = Arc::new(Self {
             keeper,
             later,
+            queued,
             children: Mutex::default(),
             next: AtomicU64::new(1),
             lost: CancellationToken::new(),
@@ -288,10 +294,26 @@ impl Kept {
 
     /// Without waiting.
     fn ask(&self, request: Request) {
-        if self.keeper.channel.try_request(&request, &[]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
-        {
-            let _ = self.later.send((request, None));
+        // there is no descriptor that could be wanting
+        let _ = self.ask_with(request, None);
+    }
+
+    /// The same, with a descriptor.
+    ///
+    /// # Errors
+    /// The keeper is gone, or descriptors have run out.
+    fn ask_with(&self, request: Request, file: Option<&OwnedFd>) -> io::Result<()> {
+        if self.queued.load(Ordering::Acquire) == 0 {
+            let files: Vec<_> = file.iter().map(AsFd::as_fd).collect();
+            match self.keeper.channel.try_request(&request, &files) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                sent => return sent,
+            }
         }
+        let file = file.map(OwnedFd::try_clone).transpose()?;
+        self.queued.fetch_add(1, Ordering::AcqRel);
+        let _ = self.later.send((request, file));
+        Ok(())
     }
 
     /// Whether it has this process as a child that is not released.
@@ -305,14 +327,7 @@ impl Kept {
     /// # Errors
     /// It is gone, or descriptors have run out.
     pub(crate) fn signal(&self, pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
-        let request = Request::Signal(signal.number());
-        match self.keeper.channel.try_request(&request, &[pidfd.as_fd()]) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let _ = self.later.send((request, Some(pidfd.try_clone()?)));
-                Ok(())
-            }
-            sent => sent,
-        }
+        self.ask_with(Request::Signal(signal.number()), Some(pidfd))
     }
 
     /// The next start is likely to be in this cgroup. Without waiting: it need not be known.
@@ -346,10 +361,14 @@ impl Kept {
             // it runs on, until somebody ends it
             let Some(pidfd) = child.lose() else { continue };
             tokio::spawn(async move {
-                match control::watch(pidfd) {
-                    Ok(pidfd) => control::ended(&pidfd).await,
-                    Err(error) => warn!(%error, "the end of a command cannot be awaited"),
-                }
+                let watched = loop {
+                    match pidfd.try_clone().and_then(control::watch) {
+                        Ok(watched) => break watched,
+                        // descriptors have run out
+                        Err(_) => tokio::time::sleep(RETRY_DELAY).await,
+                    }
+                };
+                control::ended(&watched).await;
                 child.end_unknown();
             });
         }
@@ -357,7 +376,8 @@ impl Kept {
 
     /// Takes what was reported, once that is something. False: the keeper is gone.
     async fn take_reports(&self, socket: &AsyncFd<OwnedFd>) -> bool {
-        let Ok(mut ready) = socket.readable().await else { return false };
+        // an error here can only be that the runtime is shutting down, and with it this task
+        let Ok(mut ready) = socket.readable().await else { return std::future::pending().await };
         loop {
             match self.keeper.channel.try_next_report() {
                 Ok(Received::Message(report, _)) => self.take(report),
