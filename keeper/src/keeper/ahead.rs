@@ -39,9 +39,15 @@ enum Made {
         number: u64,
         until: Instant,
     },
-    /// It is on its way to its program, or to its end.
+    /// It is on its way to its program.
     Leaving {
         number: u64,
+    },
+    /// It was killed, and counts as a process of its cgroup until it is reaped: a start there waits for that.
+    Ending {
+        cgroup: CString,
+        number: u64,
+        next: Option<Box<Permitted>>,
     },
 }
 
@@ -98,11 +104,18 @@ impl Keeper {
                 Some(Then::Start(permitted)) => Some(*permitted),
                 _ => None,
             },
-            Some(Made::Waiting { .. } | Made::Soon { .. } | Made::Leaving { .. }) => Some(permitted),
+            Some(Made::Ending { cgroup: its, next: next @ None, .. }) if its == cgroup => {
+                *next = Some(Box::new(permitted));
+                None
+            }
+            Some(Made::Waiting { .. } | Made::Soon { .. } | Made::Leaving { .. } | Made::Ending { .. }) => {
+                Some(permitted)
+            }
         }
     }
 
-    /// Has the process that waits become this. Returns it if that cannot be: then the process ends.
+    /// Has the process that waits become this. If that cannot be, it is ended, and another one is made then. Returns what is to be
+    /// made now.
     fn start_waiting(&mut self, number: u64, permitted: Permitted) -> Option<Permitted> {
         let has_ended = self.children.get(number).is_none_or(|child| exit::status(child.pid).is_ok());
         let started = match self.ahead.take() {
@@ -115,6 +128,10 @@ impl Keeper {
         };
         let Some(report) = started else {
             self.end_waiting();
+            if let Some(Ahead { made: Made::Ending { next, .. }, .. }) = &mut self.ahead {
+                *next = Some(Box::new(permitted));
+                return None;
+            }
             return Some(permitted);
         };
         if let Some(Ahead { made, .. }) = &mut self.ahead
@@ -164,14 +181,18 @@ impl Keeper {
     pub(super) fn waits_until(&self) -> Option<Instant> {
         match self.ahead.as_ref()?.made {
             Made::Waiting { until, .. } => Some(until),
-            Made::Nothing | Made::Soon { .. } | Made::Leaving { .. } => None,
+            Made::Nothing | Made::Soon { .. } | Made::Leaving { .. } | Made::Ending { .. } => None,
         }
     }
 
     /// Whether a start with this id waits for its process.
     pub(super) fn has_soon(&self, id: u64) -> bool {
-        let made = self.ahead.as_ref().map(|ahead| &ahead.made);
-        matches!(made, Some(Made::Soon { then: Then::Start(permitted), .. }) if permitted.start.id == id)
+        match self.ahead.as_ref().map(|ahead| &ahead.made) {
+            Some(Made::Soon { then: Then::Start(permitted), .. } | Made::Ending { next: Some(permitted), .. }) => {
+                permitted.start.id == id
+            }
+            _ => false,
+        }
     }
 
     /// The start with this id is not wanted any more, if it waits for its process.
@@ -187,21 +208,28 @@ impl Keeper {
         let Some(Ahead { made, .. }) = &mut self.ahead else { return };
         match made {
             Made::Soon { then, .. } => *then = Then::End,
-            Made::Waiting { number, .. } => {
-                let number = *number;
-                *made = Made::Leaving { number };
+            Made::Waiting { cgroup, number, .. } => {
+                let (cgroup, number) = (std::mem::take(cgroup), *number);
+                *made = Made::Ending { cgroup, number, next: None };
                 self.children.get(number).into_iter().for_each(|child| child.kill());
             }
+            Made::Ending { next, .. } => *next = None,
             Made::Nothing | Made::Leaving { .. } => {}
         }
     }
 
     /// This child runs its program, or has ended: the starter can make another one.
     pub(super) fn has_left(&mut self, number: u64) {
-        if let Some(Ahead { made, .. }) = &mut self.ahead
-            && matches!(made, Made::Waiting { number: its, .. } | Made::Leaving { number: its } if *its == number)
+        let Some(Ahead { made, .. }) = &mut self.ahead else { return };
+        let (Made::Waiting { number: its, .. } | Made::Leaving { number: its } | Made::Ending { number: its, .. }) =
+            made
+        else {
+            return;
+        };
+        if *its == number
+            && let Made::Ending { next: Some(permitted), .. } = std::mem::replace(made, Made::Nothing)
         {
-            *made = Made::Nothing;
+            self.start_now(*permitted);
         }
     }
 
@@ -224,10 +252,8 @@ impl Keeper {
     fn lose_starter(&mut self) {
         let Some(Ahead { starter, made }) = self.ahead.take() else { return };
         self.unwatch(&starter);
-        match made {
-            Made::Soon { then: Then::Start(permitted), .. } => self.start_now(*permitted),
-            // with it, or for want of it
-            Made::Waiting { .. } | Made::Soon { .. } | Made::Leaving { .. } | Made::Nothing => {}
+        if let Made::Soon { then: Then::Start(permitted), .. } | Made::Ending { next: Some(permitted), .. } = made {
+            self.start_now(*permitted);
         }
     }
 }
