@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use telexec_spawn::{Starter, Step, exit};
 
 use super::starts::Permitted;
@@ -15,13 +15,22 @@ use super::{Keeper, Source};
 use crate::children::Child;
 use crate::wire::Report;
 
-/// How long a process waits, at most: for whoever looks at it, it has run since it was made.
-const MAX_WAIT: Duration = Duration::from_secs(1);
+/// How long a process waits for its start, and a starter for its use: for whoever looks at the process, it has run since it was
+/// made, and both are in the cgroups and on the processors where this process was then.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a starter is used, for the same reason.
+const MAX_AGE: Duration = Duration::from_secs(10);
+/// How long a start waits for its process: far longer than that takes, unless it or the starter is held up.
+const START_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The starter, and the one process that it has made, or is about to make.
 pub(super) struct Ahead {
     starter: Starter,
     made: Made,
+    /// When the starter was made.
+    born: Instant,
+    /// When both are given up, unless a process is on its way to its program.
+    until: Instant,
 }
 
 enum Made {
@@ -29,15 +38,14 @@ enum Made {
     /// It has not said yet which process it is.
     Soon {
         cgroup: CString,
-        directory: Option<OwnedFd>,
+        directory: OwnedFd,
         then: Then,
     },
     /// It waits for what it becomes, as the child with this number, which has no id.
     Waiting {
         cgroup: CString,
-        directory: Option<OwnedFd>,
+        directory: OwnedFd,
         number: u64,
-        until: Instant,
     },
     /// It is on its way to its program.
     Leaving {
@@ -62,27 +70,31 @@ impl Keeper {
     /// Has a process made ahead of a start in this cgroup. Where that cannot be done, or one waits for a start that is yet to
     /// come, the start makes it, or says why not.
     pub(super) fn prepare(&mut self, cgroup: CString) {
+        if self.ahead.is_none() {
+            let Ok(starter) = Starter::new(&self.rlimits) else { return };
+            if epoll::add(&self.epoll, &starter, Source::Starter.data(), epoll::EventFlags::IN).is_err() {
+                return;
+            }
+            let born = Instant::now();
+            self.ahead = Some(Ahead { starter, made: Made::Nothing, born, until: born + IDLE_TIMEOUT });
+        }
         self.make(cgroup, Then::Wait);
     }
 
     /// Has the starter make a process; returns what was to become of it, if it does not.
     fn make(&mut self, cgroup: CString, then: Then) -> Option<Then> {
-        if self.ahead.is_none() {
-            let Ok(starter) = Starter::new(&self.rlimits) else { return Some(then) };
-            if epoll::add(&self.epoll, &starter, Source::Starter.data(), epoll::EventFlags::IN).is_err() {
-                return Some(then);
-            }
-            self.ahead = Some(Ahead { starter, made: Made::Nothing });
-        }
         if !matches!(&self.ahead, Some(Ahead { made: Made::Nothing, .. })) {
             return Some(then);
         }
         let Ok(directory) = self.cgroup(&cgroup) else { return Some(then) };
-        let Some(Ahead { starter, made }) = &mut self.ahead else { return Some(then) };
-        if starter.make(directory.as_ref()).is_err() {
-            self.lose_starter();
+        // one in the cgroup of this process is made by this process: the starter may be in another one
+        let Some(directory) = directory else { return Some(then) };
+        let Some(Ahead { starter, made, until, .. }) = &mut self.ahead else { return Some(then) };
+        if starter.make(Some(&directory)).is_err() {
+            self.give_up_starter();
             return Some(then);
         }
+        *until = Instant::now() + if matches!(then, Then::Wait) { IDLE_TIMEOUT } else { START_TIMEOUT };
         *made = Made::Soon { cgroup, directory, then };
         None
     }
@@ -91,33 +103,33 @@ impl Keeper {
     pub(super) fn start_ahead(&mut self, permitted: Permitted) -> Option<Permitted> {
         self.hear_starter();
         let cgroup = &permitted.start.cgroup;
-        match self.ahead.as_mut().map(|ahead| &mut ahead.made) {
-            Some(Made::Waiting { cgroup: its, number, .. }) if its == cgroup => {
+        let Some(Ahead { made, until, .. }) = &mut self.ahead else { return Some(permitted) };
+        match made {
+            Made::Waiting { cgroup: its, number, .. } if its == cgroup => {
                 let number = *number;
                 self.start_waiting(number, permitted)
             }
-            Some(Made::Soon { cgroup: its, then: then @ Then::Wait, .. }) if its == cgroup => {
+            Made::Soon { cgroup: its, then: then @ Then::Wait, .. } if its == cgroup => {
+                *until = Instant::now() + START_TIMEOUT;
                 *then = Then::Start(Box::new(permitted));
                 None
             }
-            None | Some(Made::Nothing) => match self.make(cgroup.clone(), Then::Start(Box::new(permitted))) {
+            Made::Nothing => match self.make(cgroup.clone(), Then::Start(Box::new(permitted))) {
                 Some(Then::Start(permitted)) => Some(*permitted),
                 _ => None,
             },
-            Some(Made::Ending { cgroup: its, next: next @ None, .. }) if its == cgroup => {
+            Made::Ending { cgroup: its, next: next @ None, .. } if its == cgroup => {
                 *next = Some(Box::new(permitted));
                 None
             }
-            Some(Made::Waiting { .. } | Made::Soon { .. } | Made::Leaving { .. } | Made::Ending { .. }) => {
-                Some(permitted)
-            }
+            Made::Waiting { .. } | Made::Soon { .. } | Made::Leaving { .. } | Made::Ending { .. } => Some(permitted),
         }
     }
 
     /// Has the process that waits become this. If that cannot be, it is ended, and another one is made then. Returns what is to be
     /// made now.
     fn start_waiting(&mut self, number: u64, permitted: Permitted) -> Option<Permitted> {
-        let has_ended = self.children.get(number).is_none_or(|child| exit::status(child.pid).is_ok());
+        let has_ended = !self.children.get(number).is_some_and(|child| runs(child.pid));
         let started = match self.ahead.take() {
             Some(mut ahead) => {
                 let started = if has_ended { None } else { ahead.starter.start(&self.image(&permitted)) };
@@ -138,7 +150,7 @@ impl Keeper {
             && let Made::Waiting { directory, .. } = std::mem::replace(made, Made::Leaving { number })
             && let Some(child) = self.children.get(number)
         {
-            child.cgroup = directory;
+            child.cgroup = Some(directory);
         }
         self.has_begun(number, report, permitted);
         None
@@ -146,11 +158,11 @@ impl Keeper {
 
     /// The starter may have something to say.
     pub(super) fn hear_starter(&mut self) {
-        let Some(Ahead { starter, made }) = &mut self.ahead else { return };
+        let Some(Ahead { starter, made, .. }) = &mut self.ahead else { return };
         let said = match starter.made() {
             Ok(pid) => pid,
             Err(Errno::AGAIN) => return,
-            Err(_) => return self.lose_starter(),
+            Err(_) => return self.give_up_starter(),
         };
         if !matches!(made, Made::Soon { .. }) {
             // it was answered before
@@ -161,8 +173,9 @@ impl Keeper {
         // what was started there meanwhile.
         let child = said.and_then(|pid| Some(Child::new(pid, own_pidfd(pid)?, None)));
         let number = child.map(|child| self.children.add(child));
-        if let (Some(number), Some(Ahead { made, .. })) = (number, &mut self.ahead) {
-            *made = Made::Waiting { cgroup, directory, number, until: Instant::now() + MAX_WAIT };
+        if let (Some(number), Some(Ahead { made, until, .. })) = (number, &mut self.ahead) {
+            *made = Made::Waiting { cgroup, directory, number };
+            *until = Instant::now() + IDLE_TIMEOUT;
             self.watch_end(number);
         }
         match (then, number) {
@@ -177,12 +190,11 @@ impl Keeper {
         }
     }
 
-    /// When what waits is too old.
-    pub(super) fn waits_until(&self) -> Option<Instant> {
-        match self.ahead.as_ref()?.made {
-            Made::Waiting { until, .. } => Some(until),
-            Made::Nothing | Made::Soon { .. } | Made::Leaving { .. } | Made::Ending { .. } => None,
-        }
+    /// When the starter is to be given up.
+    pub(super) fn starter_until(&self) -> Option<Instant> {
+        let Ahead { made, until, .. } = self.ahead.as_ref()?;
+        // a program may take as long as it likes to be loaded
+        (!matches!(made, Made::Leaving { .. })).then_some(*until)
     }
 
     /// Whether a start with this id waits for its process.
@@ -205,9 +217,15 @@ impl Keeper {
 
     /// What waits, or will, is not needed any more.
     pub(super) fn end_waiting(&mut self) {
-        let Some(Ahead { made, .. }) = &mut self.ahead else { return };
+        let Some(Ahead { starter, made, .. }) = &mut self.ahead else { return };
         match made {
-            Made::Soon { then, .. } => *then = Then::End,
+            Made::Soon { then, .. } => {
+                *then = Then::End;
+                // one that is frozen may not get to saying which it is
+                if let Some(pid) = starter.child().filter(|pid| runs(*pid)) {
+                    let _ = kill_process(pid, Signal::KILL);
+                }
+            }
             Made::Waiting { cgroup, number, .. } => {
                 let (cgroup, number) = (std::mem::take(cgroup), *number);
                 *made = Made::Ending { cgroup, number, next: None };
@@ -220,15 +238,21 @@ impl Keeper {
 
     /// This child runs its program, or has ended: the starter can make another one.
     pub(super) fn has_left(&mut self, number: u64) {
-        let Some(Ahead { made, .. }) = &mut self.ahead else { return };
+        let Some(Ahead { made, born, until, .. }) = &mut self.ahead else { return };
         let (Made::Waiting { number: its, .. } | Made::Leaving { number: its } | Made::Ending { number: its, .. }) =
             made
         else {
             return;
         };
-        if *its == number
-            && let Made::Ending { next: Some(permitted), .. } = std::mem::replace(made, Made::Nothing)
-        {
+        if *its != number {
+            return;
+        }
+        let (made, now) = (std::mem::replace(made, Made::Nothing), Instant::now());
+        *until = now + IDLE_TIMEOUT;
+        if now >= *born + MAX_AGE {
+            self.give_up_starter();
+        }
+        if let Made::Ending { next: Some(permitted), .. } = made {
             self.start_now(*permitted);
         }
     }
@@ -240,7 +264,8 @@ impl Keeper {
         }
     }
 
-    /// Ends the starter, and what waits, without waiting for that. There is another one when it is needed.
+    /// Ends the starter, and what waits, without waiting for that; and drops a start that waits for it. There is another starter when
+    /// it is needed.
     pub(super) fn drop_starter(&mut self) {
         self.end_waiting();
         if let Some(Ahead { starter, .. }) = self.ahead.take() {
@@ -248,19 +273,28 @@ impl Keeper {
         }
     }
 
-    /// It is gone: there is another one when it is needed.
-    fn lose_starter(&mut self) {
-        let Some(Ahead { starter, made }) = self.ahead.take() else { return };
-        self.unwatch(&starter);
-        if let Made::Soon { then: Then::Start(permitted), .. } | Made::Ending { next: Some(permitted), .. } = made {
-            self.start_now(*permitted);
-        }
+    /// The same, but a start that waits for it does without.
+    pub(super) fn give_up_starter(&mut self) {
+        let next = self.ahead.as_mut().and_then(|ahead| match &mut ahead.made {
+            Made::Soon { then: then @ Then::Start(_), .. } => match std::mem::replace(then, Then::End) {
+                Then::Start(permitted) => Some(permitted),
+                Then::Wait | Then::End => None,
+            },
+            Made::Ending { next, .. } => next.take(),
+            Made::Nothing | Made::Soon { .. } | Made::Waiting { .. } | Made::Leaving { .. } => None,
+        });
+        self.drop_starter();
+        next.into_iter().for_each(|permitted| self.start_now(*permitted));
     }
 }
 
 /// The descriptor of a child of this process that has not ended.
 fn own_pidfd(pid: Pid) -> Option<OwnedFd> {
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    let runs = exit::status(pid).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
-    runs.then_some(pidfd)
+    runs(pid).then_some(pidfd)
+}
+
+/// Whether it is a child of this process that has not ended.
+fn runs(pid: Pid) -> bool {
+    exit::status(pid).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
 }

@@ -265,7 +265,7 @@ impl Keeper {
             self.say_at,
             self.deaf_until,
             self.ready_by,
-            self.waits_until(),
+            self.starter_until(),
             self.agent.again_at,
         ];
         let due = due.into_iter().flatten().min()?;
@@ -298,8 +298,8 @@ impl Keeper {
         if is_due(&mut self.ready_by) {
             self.replace_agent();
         }
-        if self.waits_until().is_some_and(|until| until <= now) {
-            self.end_waiting();
+        if self.starter_until().is_some_and(|until| until <= now) {
+            self.give_up_starter();
         }
         if is_due(&mut self.agent.again_at)
             && !self.awaits_reexec()

@@ -73,20 +73,23 @@ unsafe fn clone_in_cgroup(
 }
 
 /// Makes a child of this process's parent that shares this process's memory, in a cgroup v2 if one is given, and waits until it
-/// has left that. Only where [`clone3::is_there`].
+/// has left that. Its id is stored in `noted` before it can run. Only where [`clone3::is_there`].
 ///
 /// # Safety
-/// The child runs `entry` with `argument` on `stack`: both must be fit for that, and no handler of a signal may run in it.
+/// The child runs `entry` with `argument` on `stack`: both must be fit for that, and no handler of a signal may run in it. `noted`
+/// can be written.
 pub(super) unsafe fn clone_sibling_and_wait(
     entry: Entry,
     argument: *mut c_void,
     stack: &mut [MaybeUninit<u128>],
     birthplace: Option<RawFd>,
+    noted: *mut i32,
 ) -> Result<(), Errno> {
     // SAFETY: plain numbers, for which zeroes are a value.
     let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
     // which signal reports its end is as for this process
-    arguments.flags = (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT) as u64;
+    arguments.flags = (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT | libc::CLONE_PARENT_SETTID) as u64;
+    arguments.parent_tid = noted as u64;
     if let Some(cgroup) = birthplace {
         arguments.flags |= CLONE_INTO_CGROUP;
         arguments.cgroup = u64::try_from(cgroup).map_err(|_| Errno::BADF)?;

@@ -37,7 +37,9 @@ type Files = [RawFd; MAX_FILES];
 pub(super) struct Starting {
     pub(super) socket: RawFd,
     pub(super) rlimits: *const [libc::rlimit64; rlimits::KINDS],
-    /// In memory that is shared with who has made the starter.
+    /// The id of the last child's process. Both are in memory that is shared with who has made the starter.
+    pub(super) pid: *mut i32,
+    /// What it becomes.
     pub(super) image: *mut SharedWithChild,
     /// For its children, one after the other.
     pub(super) stack: *mut [MaybeUninit<u128>],
@@ -70,7 +72,7 @@ pub(super) extern "C" fn make_children(argument: *mut c_void) -> c_int {
                 (starting.number, starting.is_known) = (number, false);
                 let (argument, stack) = (ptr::from_mut(starting).cast(), &mut *starting.stack);
                 let birthplace = files.first().copied().filter(|cgroup| *cgroup >= 0);
-                let made = clone_sibling_and_wait(become_one, argument, stack, birthplace);
+                let made = clone_sibling_and_wait(become_one, argument, stack, birthplace, starting.pid);
                 // one that was killed may have said so, and not noted it: the number tells
                 if made.is_err() || !starting.is_known {
                     answer(number, 0);

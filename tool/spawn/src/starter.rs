@@ -11,6 +11,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice};
@@ -57,7 +58,8 @@ impl Starter {
         let mut starting = Starting {
             socket: theirs.as_raw_fd(),
             rlimits,
-            image: memory.start.as_ptr().cast(),
+            pid: memory.pid(),
+            image: memory.image(),
             stack: ptr::from_mut::<[MaybeUninit<u128>]>(stack.spare_capacity_mut()),
             number: 0,
             is_known: false,
@@ -87,6 +89,7 @@ impl Starter {
         self.number = self.number.wrapping_add(1);
         // the last one has left it
         self.memory.give_back();
+        self.memory.note_no_pid();
         self.send(Message::Make, &files)
     }
 
@@ -112,18 +115,24 @@ impl Starter {
         }
     }
 
+    /// The child that is being made, if there is one yet, also if it has not got to saying so. It may have ended.
+    pub fn child(&self) -> Option<Pid> {
+        // SAFETY: it is aligned, and whoever writes to it does so at once.
+        Pid::from_raw(unsafe { AtomicI32::from_ptr(self.memory.pid()) }.load(Ordering::SeqCst))
+    }
+
     /// Has the child that waits become this, where it is: neither a birthplace nor a fault in the image is heeded. Returns where
     /// it reports, see [`Forked::outcome`](crate::Forked::outcome); `None`: this is too much for it, or the starter is gone. Then
     /// it waits on, or has ended.
     pub fn start(&mut self, image: &Image<'_>) -> Option<OwnedFd> {
         let (report, written) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
-        let mut content = Content { memory: &self.memory, used: size_of::<SharedWithChild>(), files: Vec::new() };
+        let mut content = Content { memory: &self.memory, used: Memory::CONTENT, files: Vec::new() };
         let shared = content.image(image, &written)?;
         let used = content.used;
         // SAFETY: each is open: the image borrows those who have them.
         let files: Vec<_> = content.files.into_iter().map(|file| unsafe { BorrowedFd::borrow_raw(file) }).collect();
-        // SAFETY: it is at the start of the memory, which is aligned as a page; the child reads it after the message.
-        unsafe { self.memory.start.as_ptr().cast::<SharedWithChild>().write(shared) };
+        // SAFETY: it is aligned, in memory that is used for nothing else; the child reads it after the message.
+        unsafe { self.memory.image().write(shared) };
         let sent = self.send(Message::Become, &files);
         self.memory.has_used(used);
         sent.ok().map(|()| report)
@@ -179,6 +188,24 @@ impl Memory {
             mmap_anonymous(ptr::null_mut(), Self::BYTES, ProtFlags::READ | ProtFlags::WRITE, flags)
         }?;
         NonNull::new(start.cast()).map(|start| Self { start, used: 0 }).ok_or(Errno::NOMEM)
+    }
+
+    /// Where the image is. The id of the process is before it, and its content behind it.
+    const IMAGE: usize = 64;
+    const CONTENT: usize = Self::IMAGE + size_of::<SharedWithChild>();
+
+    fn pid(&self) -> *mut i32 {
+        self.start.as_ptr().cast()
+    }
+
+    fn image(&self) -> *mut SharedWithChild {
+        // SAFETY: within the memory, which is aligned as a page.
+        unsafe { self.start.as_ptr().add(Self::IMAGE).cast() }
+    }
+
+    fn note_no_pid(&self) {
+        // SAFETY: it is aligned, and no child is being made.
+        unsafe { AtomicI32::from_ptr(self.pid()) }.store(0, Ordering::SeqCst);
     }
 
     /// So much of it is used now.

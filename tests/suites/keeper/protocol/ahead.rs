@@ -67,10 +67,10 @@ for id in range(50):
     release(id)
     until(lambda: not members(leaf))
     os.rmdir(leaf)
-assert len(starters()) == 1 and got > 25, got
+assert len(starters()) <= 1 and got > 25, got
 prepare(leaf := cgroup("leaf"))
 waits_in(leaf)
-until(lambda: not members(leaf))
+until(lambda: not members(leaf) and not starters())
 says(50, leaf, b"hi\n", b"/bin/echo", b"hi")
 until(lambda: not members(leaf))
 # also where it is not there yet, or nothing was asked for
@@ -166,9 +166,8 @@ async fn where_the_starter_is_killed_or_stuck_starts_do_without() {
         r#"
 leaf, other = cgroup("leaf"), cgroup("other")
 def kill_starter():
-    [pid] = starters()
-    os.kill(pid, 9)
-    until(lambda: pid not in starters())
+    for pid in starters(): os.kill(pid, 9)
+    until(lambda: not starters())
 prepare(leaf)
 waits_in(leaf)
 kill_starter()
@@ -179,15 +178,13 @@ kill_starter()
 prepare(leaf)
 says(3, leaf, b"3\n", b"/bin/echo", b"3")
 # one that does not do anything
-[pid] = starters()
-os.kill(pid, 19)
+until(lambda: not members(leaf))
 prepare(leaf)
-ask(start(30, b"/bin/echo", b"30", cgroup=leaf.encode()), into, into)
-says(31, other, b"31\n", b"/bin/echo", b"31")
-kill_starter()
-assert heard()[:2] == ("started", 30) and heard() == ("exited", 30, 1, 0, 0)
-assert os.read(out, 100) == b"30\n"
-release(30)
+waits_in(leaf)
+for pid in starters(): os.kill(pid, 19)
+says(30, leaf, b"30\n", b"/bin/echo", b"30")
+prepare(leaf)
+says(31, leaf, b"31\n", b"/bin/echo", b"31")
 # one that is held up before it says so
 def freeze(value):
     with open(leaf + "/cgroup.freeze", "w") as file: file.write(value)
@@ -198,7 +195,11 @@ waits_in(leaf)
 ask(start(4, b"/bin/echo", b"4", cgroup=leaf.encode()), into, into)
 says(5, other, b"5\n", b"/bin/echo", b"5")
 ask(struct.pack("<BQ", 5, 4))
-assert heard() == ("not started", 4, 0, 125)
+# by then it may be one that the keeper has made
+match heard():
+    case ("not started", 4, 0, 125): pass
+    case ("started", 4, _): assert heard() == ("exited", 4, 0, 0, 9)
+    case other: sys.exit(str(other))
 freeze("0")
 until(lambda: not members(leaf))
 says(6, leaf, b"6\n", b"/bin/echo", b"6")
@@ -228,7 +229,6 @@ match life():
         os.kill(os.getpid(), 9)
     case _:
         assert handed_over == []
-        with open(other + "/cgroup.freeze", "w") as file: file.write("0")
         until(lambda: not members(other))
         prepare(leaf)
         waits_in(leaf)
