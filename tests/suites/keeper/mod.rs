@@ -18,9 +18,16 @@ fn serving(agent: &Agent) -> Option<i32> {
 
 /// Its children, but for what the keeper starts others with.
 fn children_but_starters(agent: &Agent) -> Vec<Process> {
-    let is_keepers =
-        |pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("telexec-keeper"));
-    children(agent.pid()).into_iter().filter(|process| !is_keepers(process.pid)).collect()
+    children(agent.pid()).into_iter().filter(|process| !is_starter(process)).collect()
+}
+
+/// Nothing was started for a while.
+fn has_no_starter(agent: &Agent) -> bool {
+    !children(agent.pid()).iter().any(is_starter)
+}
+
+fn is_starter(process: &Process) -> bool {
+    std::fs::read_to_string(format!("/proc/{}/comm", process.pid)).is_ok_and(|name| name == "telexec-starter\n")
 }
 
 fn crash(pid: i32) {

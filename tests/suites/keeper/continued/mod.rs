@@ -19,7 +19,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdout};
 use tokio::sync::RwLock;
 
-use super::{crash_and_wait, hand_over_and_wait};
+use super::{crash_and_wait, hand_over_and_wait, has_no_starter};
 
 fn detached(text: &str) -> CommandBuilder {
     Command::shell(text).on_disconnect(OnDisconnect::Detach)
@@ -280,6 +280,7 @@ async fn is_exact_through_kills(builder: AgentBuilder, hands_over: bool, kills: 
     let is_as_before = async || {
         // the others are forgotten for it
         run(&executor, Command::argv(["true"])).await.unwrap();
+        until("its starter has ended", async || has_no_starter(&killed.agent)).await;
         look() == before
     };
     until(&format!("as at the beginning, {before:?}"), is_as_before).await;
