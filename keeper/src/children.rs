@@ -19,6 +19,8 @@ pub(crate) struct Child {
     pub(crate) pidfd: OwnedFd,
     /// While it is on its way to its program: where it reports.
     pub(crate) starting: Option<OwnedFd>,
+    /// Its starter has ended before it got what it was to become.
+    pub(crate) has_not_begun: bool,
     /// Its end is awaited.
     pub(crate) is_watched: bool,
     /// Why it is not on its way any more.
@@ -49,6 +51,7 @@ impl Child {
             pid,
             pidfd,
             starting: None,
+            has_not_begun: false,
             is_watched: false,
             failure: None,
             looks: 0,

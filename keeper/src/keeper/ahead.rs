@@ -15,12 +15,12 @@ use super::{Keeper, Source};
 use crate::children::Child;
 use crate::wire::Report;
 
-/// How long a process waits for its start, and a starter for its use: for whoever looks at the process, it has run since it was
-/// made, and both are in the cgroups and on the processors where this process was then.
+/// How long a process waits for its start, and a starter for its use. Whoever looks at the process sees that it has run since it was
+/// made; and both are in the cgroups and on the processors where this process was then.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a starter is used, for the same reason.
 const MAX_AGE: Duration = Duration::from_secs(10);
-/// How long a start waits for its process: far longer than that takes, unless it or the starter is held up.
+/// How long a start waits for its process, and that takes to begin: far longer than it does, unless it or the starter is held up.
 const START_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The starter, and the one process that it has made, or is about to make.
@@ -126,8 +126,8 @@ impl Keeper {
         }
     }
 
-    /// Has the process that waits become this. If that cannot be, it is ended, and another one is made then. Returns what is to be
-    /// made now.
+    /// Has the process that waits become this. If that cannot be, it is ended, and another one is made in its place later. Returns the
+    /// start if that must be done at once.
     fn start_waiting(&mut self, number: u64, permitted: Permitted) -> Option<Permitted> {
         let has_ended = !self.children.get(number).is_some_and(|child| runs(child.pid));
         let started = match self.ahead.take() {
@@ -146,10 +146,11 @@ impl Keeper {
             }
             return Some(permitted);
         };
-        if let Some(Ahead { made, .. }) = &mut self.ahead
+        if let Some(Ahead { made, until, .. }) = &mut self.ahead
             && let Made::Waiting { directory, .. } = std::mem::replace(made, Made::Leaving { number })
             && let Some(child) = self.children.get(number)
         {
+            *until = Instant::now() + START_TIMEOUT;
             child.cgroup = Some(directory);
         }
         self.has_begun(number, report, permitted);
@@ -172,6 +173,13 @@ impl Keeper {
         // If its end was seen before, it is no child any more. Without its cgroup until it is started: to kill that would kill
         // what was started there meanwhile.
         let child = said.and_then(|pid| Some(Child::new(pid, own_pidfd(pid)?, None)));
+        if child.is_none() && said.is_some_and(runs) {
+            // descriptors have run out
+            *made = Made::Soon { cgroup, directory, then };
+            return self.give_up_starter();
+        }
+        // it counts in its cgroup until then
+        said.filter(|_| child.is_none()).into_iter().for_each(|pid| drop(exit::reap(pid)));
         let number = child.map(|child| self.children.add(child));
         if let (Some(number), Some(Ahead { made, until, .. })) = (number, &mut self.ahead) {
             *made = Made::Waiting { cgroup, directory, number };
@@ -192,9 +200,31 @@ impl Keeper {
 
     /// When the starter is to be given up.
     pub(super) fn starter_until(&self) -> Option<Instant> {
-        let Ahead { made, until, .. } = self.ahead.as_ref()?;
+        let Ahead { starter, made, until, .. } = self.ahead.as_ref()?;
         // a program may take as long as it likes to be loaded
-        (!matches!(made, Made::Leaving { .. })).then_some(*until)
+        (!matches!(made, Made::Leaving { .. }) || !starter.has_begun()).then_some(*until)
+    }
+
+    /// It is not used, or held up.
+    pub(super) fn expire_starter(&mut self) {
+        let Some(Ahead { starter, made, until, .. }) = &mut self.ahead else { return };
+        match made {
+            Made::Waiting { .. } => self.end_waiting(),
+            // once both have ended, it is known whether it has begun
+            Made::Leaving { number } => {
+                *until = Instant::now() + IDLE_TIMEOUT;
+                starter.kill();
+                self.children.get(*number).into_iter().for_each(|child| child.kill());
+            }
+            Made::Nothing | Made::Soon { .. } | Made::Ending { .. } => self.give_up_starter(),
+        }
+    }
+
+    /// Whether this child has ended before it got what it was to become.
+    pub(super) fn has_not_begun(&self, number: u64) -> bool {
+        self.ahead.as_ref().is_some_and(|Ahead { starter, made, .. }| {
+            matches!(made, Made::Leaving { number: its } if *its == number) && !starter.has_begun()
+        })
     }
 
     /// Whether a start with this id waits for its process.
@@ -217,7 +247,7 @@ impl Keeper {
 
     /// What waits, or will, is not needed any more.
     pub(super) fn end_waiting(&mut self) {
-        let Some(Ahead { starter, made, .. }) = &mut self.ahead else { return };
+        let Some(Ahead { starter, made, until, .. }) = &mut self.ahead else { return };
         match made {
             Made::Soon { then, .. } => {
                 *then = Then::End;
@@ -229,6 +259,7 @@ impl Keeper {
             Made::Waiting { cgroup, number, .. } => {
                 let (cgroup, number) = (std::mem::take(cgroup), *number);
                 *made = Made::Ending { cgroup, number, next: None };
+                *until = Instant::now() + START_TIMEOUT;
                 self.children.get(number).into_iter().for_each(|child| child.kill());
             }
             Made::Ending { next, .. } => *next = None,
@@ -249,7 +280,7 @@ impl Keeper {
         }
         let (made, now) = (std::mem::replace(made, Made::Nothing), Instant::now());
         *until = now + IDLE_TIMEOUT;
-        if now >= *born + MAX_AGE {
+        if now >= *born + MAX_AGE || matches!(made, Made::Ending { next: None, .. }) {
             self.give_up_starter();
         }
         if let Made::Ending { next: Some(permitted), .. } = made {
@@ -259,6 +290,7 @@ impl Keeper {
 
     /// Ends the starter, and what waits.
     pub(super) fn end_starter(&mut self) {
+        self.end_waiting();
         if let Some(Ahead { starter, .. }) = self.ahead.take() {
             starter.end();
         }
@@ -268,8 +300,13 @@ impl Keeper {
     /// it is needed.
     pub(super) fn drop_starter(&mut self) {
         self.end_waiting();
-        if let Some(Ahead { starter, .. }) = self.ahead.take() {
+        if let Some(Ahead { starter, made, .. }) = self.ahead.take() {
             self.unwatch(&starter);
+            if let Made::Leaving { number } = made
+                && let Some(child) = self.children.get(number)
+            {
+                child.has_not_begun = !starter.has_begun();
+            }
         }
     }
 

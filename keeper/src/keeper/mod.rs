@@ -299,7 +299,7 @@ impl Keeper {
             self.replace_agent();
         }
         if self.starter_until().is_some_and(|until| until <= now) {
-            self.give_up_starter();
+            self.expire_starter();
         }
         if is_due(&mut self.agent.again_at)
             && !self.awaits_reexec()

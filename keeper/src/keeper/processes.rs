@@ -4,8 +4,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
+use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
-use telexec_spawn::{Forked, exit};
+use telexec_spawn::{Forked, Step, exit};
 
 use super::{Keeper, Source};
 use crate::children::{Child, listed};
@@ -63,11 +64,16 @@ impl Keeper {
         let Some(child) = self.children.get(number) else { return };
         let Some(report) = &child.starting else { return };
         let Some(outcome) = Forked::outcome(report) else { return };
-        let _ = epoll::delete(&self.epoll, report);
-        child.starting = None;
+        let has_not_begun = child.has_not_begun || self.has_not_begun(number);
+        let Some(child) = self.children.get(number) else { return };
+        if let Some(report) = child.starting.take() {
+            let _ = epoll::delete(&self.epoll, report);
+        }
         self.has_left(number);
         let Some(child) = self.children.get(number) else { return };
         match outcome {
+            // nothing ran: it was killed, or had no descriptors
+            Ok(()) if has_not_begun => child.failure = Some((Step::Clone, Errno::AGAIN.raw_os_error())),
             Ok(()) => {
                 let pid = child.pid.as_raw_nonzero().get();
                 if self.own.0 != 0 {

@@ -37,9 +37,11 @@ type Files = [RawFd; MAX_FILES];
 pub(super) struct Starting {
     pub(super) socket: RawFd,
     pub(super) rlimits: *const [libc::rlimit64; rlimits::KINDS],
-    /// The id of the last child's process. Both are in memory that is shared with who has made the starter.
+    /// The id of the last child's process. This and the next two are in memory that is shared with who has made the starter.
     pub(super) pid: *mut i32,
-    /// What it becomes.
+    /// It has got what it becomes.
+    pub(super) is_begun: *mut i32,
+    /// What that is.
     pub(super) image: *mut SharedWithChild,
     /// For its children, one after the other.
     pub(super) stack: *mut [MaybeUninit<u128>],
@@ -100,6 +102,7 @@ extern "C" fn become_one(argument: *mut c_void) -> c_int {
         if receive(early.executable, &mut files) != Some((Message::Become as u8, starting.number)) {
             libc::_exit(127);
         }
+        (*starting.is_begun) = 1;
         // it was filled in before the message, and is not used by anyone else until this child has left it
         let shared = &mut *starting.image;
         number_files(shared, &files);
@@ -148,7 +151,7 @@ unsafe fn receive(socket: RawFd, files: &mut Files) -> Option<(u8, u32)> {
             return None;
         }
         let header = libc::CMSG_FIRSTHDR(&raw const message);
-        if !header.is_null() && (*header).cmsg_type == libc::SCM_RIGHTS {
+        if !header.is_null() && ((*header).cmsg_level, (*header).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
             let length = ((*header).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
             let length = if length < size_of_val(files) { length } else { size_of_val(files) };
             ptr::copy_nonoverlapping(libc::CMSG_DATA(header), files.as_mut_ptr().cast(), length);

@@ -59,6 +59,7 @@ impl Starter {
             socket: theirs.as_raw_fd(),
             rlimits,
             pid: memory.pid(),
+            is_begun: memory.is_begun(),
             image: memory.image(),
             stack: ptr::from_mut::<[MaybeUninit<u128>]>(stack.spare_capacity_mut()),
             number: 0,
@@ -75,7 +76,8 @@ impl Starter {
         let _ = exit::reap(self.pid);
     }
 
-    fn kill(&self) {
+    /// Kills it, also if it is stopped; a child of it that waits ends, too.
+    pub fn kill(&self) {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
@@ -87,9 +89,9 @@ impl Starter {
     pub fn make(&mut self, birthplace: Option<&OwnedFd>) -> Result<(), Errno> {
         let files: Vec<_> = birthplace.into_iter().map(AsFd::as_fd).collect();
         self.number = self.number.wrapping_add(1);
-        // the last one has left it
+        // the last one has left it, or reads nothing in it any more
         self.memory.give_back();
-        self.memory.note_no_pid();
+        self.memory.clear_notes();
         self.send(Message::Make, &files)
     }
 
@@ -121,21 +123,27 @@ impl Starter {
         Pid::from_raw(unsafe { AtomicI32::from_ptr(self.memory.pid()) }.load(Ordering::SeqCst))
     }
 
+    /// The last child has got what it was to become. Without that its end is that of a process which never ran its program.
+    pub fn has_begun(&self) -> bool {
+        // SAFETY: as in `child`.
+        unsafe { AtomicI32::from_ptr(self.memory.is_begun()) }.load(Ordering::SeqCst) != 0
+    }
+
     /// Has the child that waits become this, where it is: neither a birthplace nor a fault in the image is heeded. Returns where
     /// it reports, see [`Forked::outcome`](crate::Forked::outcome); `None`: this is too much for it, or the starter is gone. Then
     /// it waits on, or has ended.
     pub fn start(&mut self, image: &Image<'_>) -> Option<OwnedFd> {
         let (report, written) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
         let mut content = Content { memory: &self.memory, used: Memory::CONTENT, files: Vec::new() };
-        let shared = content.image(image, &written)?;
-        let used = content.used;
+        let shared = content.image(image, &written);
+        let (used, files) = (content.used, content.files);
+        self.memory.has_used(used);
+        let shared = shared?;
         // SAFETY: each is open: the image borrows those who have them.
-        let files: Vec<_> = content.files.into_iter().map(|file| unsafe { BorrowedFd::borrow_raw(file) }).collect();
+        let files: Vec<_> = files.into_iter().map(|file| unsafe { BorrowedFd::borrow_raw(file) }).collect();
         // SAFETY: it is aligned, in memory that is used for nothing else; the child reads it after the message.
         unsafe { self.memory.image().write(shared) };
-        let sent = self.send(Message::Become, &files);
-        self.memory.has_used(used);
-        sent.ok().map(|()| report)
+        self.send(Message::Become, &files).ok().map(|()| report)
     }
 
     fn send(&self, message: Message, files: &[BorrowedFd<'_>]) -> Result<(), Errno> {
@@ -190,7 +198,7 @@ impl Memory {
         NonNull::new(start.cast()).map(|start| Self { start, used: 0 }).ok_or(Errno::NOMEM)
     }
 
-    /// Where the image is. The id of the process is before it, and its content behind it.
+    /// Where the image is. Before it are the id of the process and whether it has begun, and its content is behind it.
     const IMAGE: usize = 64;
     const CONTENT: usize = Self::IMAGE + size_of::<SharedWithChild>();
 
@@ -198,14 +206,21 @@ impl Memory {
         self.start.as_ptr().cast()
     }
 
+    fn is_begun(&self) -> *mut i32 {
+        // SAFETY: within the memory.
+        unsafe { self.pid().add(1) }
+    }
+
     fn image(&self) -> *mut SharedWithChild {
         // SAFETY: within the memory, which is aligned as a page.
         unsafe { self.start.as_ptr().add(Self::IMAGE).cast() }
     }
 
-    fn note_no_pid(&self) {
-        // SAFETY: it is aligned, and no child is being made.
-        unsafe { AtomicI32::from_ptr(self.pid()) }.store(0, Ordering::SeqCst);
+    fn clear_notes(&self) {
+        for note in [self.pid(), self.is_begun()] {
+            // SAFETY: it is aligned, and no child is being made.
+            unsafe { AtomicI32::from_ptr(note) }.store(0, Ordering::SeqCst);
+        }
     }
 
     /// So much of it is used now.

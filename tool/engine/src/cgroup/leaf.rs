@@ -96,7 +96,7 @@ impl Leaf {
         Ok((path, CgroupEntry { birthplace: None, joins }))
     }
 
-    /// A process of the execution is in it from now on. Before that dropping it ends what is in it.
+    /// A process of the execution is in it from now on. Before that, dropping it ends what is in it.
     pub(crate) fn set_entered(&mut self) {
         let keeper = match &mut self.keeper {
             Keeper::Unified(directory) | Keeper::Freezer(directory) => Some(directory),

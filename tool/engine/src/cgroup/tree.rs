@@ -287,9 +287,9 @@ impl Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         match self.is_reserved {
-            true if try_remove(&self.path).is_err() => self.remove_reserved(),
-            true => {}
-            false => drop(remove(&self.path)),
+            true if try_remove(&self.path).is_ok() => {}
+            true if self.write("cgroup.kill", "1").is_ok() => self.remove_reserved(),
+            true | false => drop(remove(&self.path)),
         }
         if let Some(tree) = self.path.parent().filter(|_| self.is_inherited) {
             let _ = try_remove(tree);
