@@ -20,7 +20,7 @@ use crate::wire::Report;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a starter is used, for the same reason.
 const MAX_AGE: Duration = Duration::from_secs(10);
-/// How long a start waits for its process, and that takes to begin: far longer than it does, unless it or the starter is held up.
+/// How long a start waits for its process: far longer than that takes, unless it or the starter is held up. Then it does without.
 const START_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The starter, and the one process that it has made, or is about to make.
@@ -146,11 +146,10 @@ impl Keeper {
             }
             return Some(permitted);
         };
-        if let Some(Ahead { made, until, .. }) = &mut self.ahead
+        if let Some(Ahead { made, .. }) = &mut self.ahead
             && let Made::Waiting { directory, .. } = std::mem::replace(made, Made::Leaving { number })
             && let Some(child) = self.children.get(number)
         {
-            *until = Instant::now() + START_TIMEOUT;
             child.cgroup = Some(directory);
         }
         self.has_begun(number, report, permitted);
@@ -200,23 +199,26 @@ impl Keeper {
 
     /// When the starter is to be given up.
     pub(super) fn starter_until(&self) -> Option<Instant> {
-        let Ahead { starter, made, until, .. } = self.ahead.as_ref()?;
+        let Ahead { made, until, .. } = self.ahead.as_ref()?;
         // a program may take as long as it likes to be loaded
-        (!matches!(made, Made::Leaving { .. }) || !starter.has_begun()).then_some(*until)
+        (!matches!(made, Made::Leaving { .. })).then_some(*until)
     }
 
     /// It is not used, or held up.
     pub(super) fn expire_starter(&mut self) {
-        let Some(Ahead { starter, made, until, .. }) = &mut self.ahead else { return };
-        match made {
-            Made::Waiting { .. } => self.end_waiting(),
-            // once both have ended, it is known whether it has begun
-            Made::Leaving { number } => {
-                *until = Instant::now() + IDLE_TIMEOUT;
-                starter.kill();
-                self.children.get(*number).into_iter().for_each(|child| child.kill());
-            }
-            Made::Nothing | Made::Soon { .. } | Made::Ending { .. } => self.give_up_starter(),
+        match &self.ahead {
+            Some(Ahead { made: Made::Waiting { .. }, .. }) => self.end_waiting(),
+            _ => self.give_up_starter(),
+        }
+    }
+
+    /// This child has ended, and its report is still open: with what it was to become, which a starter that is stopped does not
+    /// take from the socket.
+    pub(super) fn end_starter_of(&self, number: u64) {
+        if let Some(Ahead { starter, made: Made::Leaving { number: its }, .. }) = &self.ahead
+            && *its == number
+        {
+            starter.kill();
         }
     }
 

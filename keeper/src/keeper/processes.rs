@@ -95,6 +95,7 @@ impl Keeper {
         if child.starting.is_some() {
             // it has ended, and its pipe is still open elsewhere
             let _ = epoll::delete(&self.epoll, &child.pidfd);
+            self.end_starter_of(number);
             return self.look_again(number);
         }
         if child.exit.is_none() {
