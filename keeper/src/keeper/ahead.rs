@@ -90,7 +90,7 @@ impl Keeper {
         // one in the cgroup of this process is made by this process: the starter may be in another one
         let Some(directory) = directory else { return Some(then) };
         let Some(Ahead { starter, made, until, .. }) = &mut self.ahead else { return Some(then) };
-        if starter.make(Some(&directory)).is_err() {
+        if starter.make(&directory).is_err() {
             self.give_up_starter();
             return Some(then);
         }

@@ -72,8 +72,8 @@ unsafe fn clone_in_cgroup(
     Ok((pid, pidfd))
 }
 
-/// Makes a child of this process's parent that shares this process's memory, in a cgroup v2 if one is given, and waits until it
-/// has left that. Its id is stored in `noted` before it can run. Only where [`clone3::is_there`].
+/// Makes a child of this process's parent that shares this process's memory, in a cgroup v2, and waits until it
+/// has left that memory. Its id is stored in `noted` before it can run. Only where [`clone3::is_there`].
 ///
 /// # Safety
 /// The child runs `entry` with `argument` on `stack`: both must be fit for that, and no handler of a signal may run in it. `noted`
@@ -82,7 +82,7 @@ pub(super) unsafe fn clone_sibling_and_wait(
     entry: Entry,
     argument: *mut c_void,
     stack: &mut [MaybeUninit<u128>],
-    birthplace: Option<RawFd>,
+    birthplace: RawFd,
     noted: *mut i32,
 ) -> Result<(), Errno> {
     // SAFETY: plain numbers, for which zeroes are a value.
@@ -90,10 +90,8 @@ pub(super) unsafe fn clone_sibling_and_wait(
     // which signal reports its end is as for this process
     arguments.flags = (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT | libc::CLONE_PARENT_SETTID) as u64;
     arguments.parent_tid = noted as u64;
-    if let Some(cgroup) = birthplace {
-        arguments.flags |= CLONE_INTO_CGROUP;
-        arguments.cgroup = u64::try_from(cgroup).map_err(|_| Errno::BADF)?;
-    }
+    arguments.flags |= CLONE_INTO_CGROUP;
+    arguments.cgroup = u64::try_from(birthplace).map_err(|_| Errno::BADF)?;
     // SAFETY: the caller guarantees it; CLONE_VFORK holds this thread until the child has left this memory.
     unsafe { clone3::clone(entry, argument, stack, arguments) }.map(drop)
 }

@@ -73,7 +73,7 @@ pub(super) extern "C" fn make_children(argument: *mut c_void) -> c_int {
             if message == Message::Make as u8 {
                 (starting.number, starting.is_known) = (number, false);
                 let (argument, stack) = (ptr::from_mut(starting).cast(), &mut *starting.stack);
-                let birthplace = files.first().copied().filter(|cgroup| *cgroup >= 0);
+                let [birthplace, ..] = files;
                 let made = clone_sibling_and_wait(become_one, argument, stack, birthplace, starting.pid);
                 // one that was killed may have said so, and not noted it: the number tells
                 if made.is_err() || !starting.is_known {

@@ -28,6 +28,7 @@ use crate::clone::{STACK_BYTES, clone3};
 use crate::serve::{ANSWER_BYTES, MAX_FILES, MESSAGE_BYTES, Message, Starting, make_children};
 use crate::{Chown, Image, clone, exit, private, rlimits};
 
+/// How long it may take to end once it is killed.
 const END_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// The process that makes children. Dropping this kills it; a child of it that waits ends, too. It is its caller's to reap.
@@ -81,18 +82,17 @@ impl Starter {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// Has it make a child, in this cgroup (version 2) if one is given: once the last one runs its program or has ended, and not
+    /// Has it make a child in this cgroup (version 2): once the last one runs its program or has ended, and not
     /// before. See [`made`](Self::made).
     ///
     /// # Errors
     /// It is gone, or cannot be asked.
-    pub fn make(&mut self, birthplace: Option<&OwnedFd>) -> Result<(), Errno> {
-        let files: Vec<_> = birthplace.into_iter().map(AsFd::as_fd).collect();
+    pub fn make(&mut self, birthplace: &OwnedFd) -> Result<(), Errno> {
         self.number = self.number.wrapping_add(1);
         // the last one has left it, or reads nothing in it any more
         self.memory.give_back();
         self.memory.clear_notes();
-        self.send(Message::Make, &files)
+        self.send(Message::Make, &[birthplace.as_fd()])
     }
 
     /// The child that was made last, which may have ended; `None`: none was, for want of processes or since the cgroup is gone.
@@ -149,7 +149,7 @@ impl Starter {
     fn send(&self, message: Message, files: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if !files.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(files)) {
+        if !ancillary.push(SendAncillaryMessage::ScmRights(files)) {
             return Err(Errno::TOOBIG);
         }
         let [a, b, c, d] = self.number.to_le_bytes();
