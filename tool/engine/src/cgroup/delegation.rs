@@ -9,9 +9,10 @@ use std::sync::Mutex;
 use rustix::process::getpid;
 use telexec_keeper::agent_user::{AGENT, EXECUTIONS, make_agent_cgroup};
 
+use super::files;
 use super::hierarchy::{self, Hierarchy};
 use super::leaf::{EVENTS, Keeper, Leaf, is_populated};
-use super::tree::{self, Tree};
+use super::tree::Tree;
 use super::{SUBTREE, Unified, bases, enable_controllers, is_delegated, share_out, try_out};
 
 /// What the names of these directories begin with; after a dot comes the keeper's process.
@@ -86,7 +87,7 @@ fn remove_unused(base: &Path) -> io::Result<()> {
         // an agent whose keeper was killed ends, but not what it may have started as its user
         let _ = fs::write(path.join(AGENT).join("cgroup.kill"), "1");
         if fs::read_to_string(path.join(EVENTS)).is_ok_and(|text| !is_populated(&text)) {
-            let _ = tree::remove(&path);
+            let _ = files::remove(&path);
         }
     }
     Ok(())

@@ -15,7 +15,8 @@ use telexec_executor::Signal;
 use telexec_spawn::CgroupEntry;
 use tokio::io::Interest;
 
-use super::tree::{Directory, write_at};
+use super::directory::Directory;
+use super::files::write_at;
 use crate::process::control;
 use crate::process::signaller::Signaller;
 use crate::process::table::{self, Process};

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::directory::Directory;
 use super::leaf::{Keeper, Leaf, OomCounter};
-use super::tree::Directory;
 
 /// A [`Leaf`], for the next agent. Paths are used again, and inodes say whether they were.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,8 +7,8 @@ use std::io;
 use telexec_executor::{ExecutorError, ResourceLimits};
 
 use super::Cgroups;
+use super::directory::Directory;
 use super::leaf::{Keeper, OomCounter};
-use super::tree::Directory;
 
 /// The kernel's usual period of accounting processor time, in microseconds.
 const PERIOD: u64 = 100_000;

@@ -3,6 +3,8 @@
 //! What a machine reports is not relied on: a hierarchy is used if a trial in it succeeds.
 
 mod delegation;
+mod directory;
+mod files;
 mod hierarchy;
 mod leaf;
 mod leaf_record;
@@ -19,12 +21,13 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 pub use self::delegation::delegate_cgroup;
+use self::directory::Directory;
 use self::hierarchy::Hierarchy;
 use self::leaf::Keeper;
 pub(super) use self::leaf::Leaf;
 pub(super) use self::leaf_record::LeafRecord;
 use self::limits::Resource;
-use self::tree::{Directory, PREFIX, SUBTREE, Tree};
+use self::tree::{PREFIX, SUBTREE, Tree};
 use crate::ContainmentKind;
 use crate::lock::lock;
 use crate::process::signaller::Signaller;
@@ -123,7 +126,7 @@ impl Cgroups {
     pub(super) fn own_oom_kills(&self) -> Option<u64> {
         let mut text = [0; 512];
         let length = self.own_oom.as_ref()?.read_at(&mut text, 0).ok()?;
-        tree::number(str::from_utf8(text.get(..length)?).ok()?, leaf::OOM_KILLS)
+        files::number(str::from_utf8(text.get(..length)?).ok()?, leaf::OOM_KILLS)
     }
 
     /// Prepares what the next execution will need. `announce` may have a process made in the cgroup of this path.
@@ -314,10 +317,10 @@ fn enable_controllers(base: &Path, movable: &[Pid], share: impl Fn(&str) -> io::
     let mut moved = false;
     let mut enable = |controller: &str| {
         let value = format!("+{controller}");
-        let enabled = match tree::write(base, SUBTREE, &value) {
+        let enabled = match files::write(base, SUBTREE, &value) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) && !movable.is_empty() && !moved => {
                 moved = true;
-                make_room(base, movable).and_then(|()| tree::write(base, SUBTREE, &value))
+                make_room(base, movable).and_then(|()| files::write(base, SUBTREE, &value))
             }
             result => result,
         };
@@ -337,7 +340,7 @@ fn make_room(base: &Path, movable: &[Pid]) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    movable.iter().try_for_each(|pid| tree::write(&room, "cgroup.procs", &pid.as_raw_nonzero().to_string()))
+    movable.iter().try_for_each(|pid| files::write(&room, "cgroup.procs", &pid.as_raw_nonzero().to_string()))
 }
 
 /// Thaws processes that are frozen in a cgroup of version 1 which they or others chose: SIGKILL takes effect only after
@@ -349,8 +352,8 @@ pub(super) fn thaw(processes: &[Process]) {
         for freezer in hierarchies.iter().filter(|h| h.controllers.iter().any(|c| c == "freezer")) {
             // the one that is frozen may be above its own; the root cannot be
             let above = freezer.own.ancestors().take_while(|cgroup| cgroup.join(leaf::STATE).exists());
-            for cgroup in above.take_while(|cgroup| tree::pids(cgroup).is_ok_and(|pids| !pids.iter().any(is_other))) {
-                let _ = tree::write(cgroup, leaf::STATE, "THAWED");
+            for cgroup in above.take_while(|cgroup| files::pids(cgroup).is_ok_and(|pids| !pids.iter().any(is_other))) {
+                let _ = files::write(cgroup, leaf::STATE, "THAWED");
             }
         }
     }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use telexec_executor::Usage;
 
+use super::directory::Directory;
+use super::files::number;
 use super::leaf::{Keeper, Leaf};
-use super::tree::{Directory, number};
 
 /// Those that are there for counting alone, of version 2.
 pub(super) const CONTROLLERS: [&str; 1] = ["io"];
