@@ -43,7 +43,7 @@ mod tls;
 mod trace;
 
 pub use address::ListenAddress;
-pub use config::{Config, ConfigError, DefaultUsers, LogFormat, RequiredContainment, SocketMode, Switch};
+pub use config::{Config, ConfigError, DefaultUsers, KeeperMode, LogFormat, RequiredContainment, SocketMode};
 pub use invalid::InvalidSetting;
 pub use listen::{BindError, Listeners};
 pub use named_command::NamedCommandConfig;

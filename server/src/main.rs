@@ -18,7 +18,7 @@ use telexec_server::process::restrictions::{RulesetStatus, restrict};
 use telexec_server::process::upgrade::{UpgradeError, check, check_as_next, refuse};
 use telexec_server::process::{dynamic_users, machine};
 use telexec_server::{
-    BindError, Config, ConfigError, Ending, Listeners, PolicyError, ServeError, Switch, logging, serve, serve_if_asked,
+    BindError, Config, ConfigError, Ending, Listeners, PolicyError, ServeError, logging, serve, serve_if_asked,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -68,7 +68,7 @@ fn act(args: &Args) -> ExitCode {
         return fail(&error, BAD_CONFIG);
     }
     if args.check_config {
-        if config.keeper == Switch::On
+        if keeper::is_wanted(&config)
             && let Err(error) = keeper::check()
         {
             return fail(&error, BAD_CONFIG);
@@ -84,7 +84,7 @@ fn act(args: &Args) -> ExitCode {
             Err(error) => fail(&error, BAD_CONFIG),
         };
     }
-    if kept_by.is_none() && config.keeper == Switch::On {
+    if kept_by.is_none() && keeper::is_wanted(&config) {
         return match start_keeper(&config) {
             Ok(never) => match never {},
             Err((error, code)) => fail(error.as_ref(), code),
@@ -101,6 +101,8 @@ fn act(args: &Args) -> ExitCode {
 
 /// Becomes the keeper. If not, this process ends with this error and code.
 fn start_keeper(config: &Config) -> Result<Infallible, (Box<dyn std::error::Error>, u8)> {
+    // before anything changes for it
+    keeper::check().map_err(|error| (error.into(), 1))?;
     let (command_users, agent_user) = match &config.agent_user {
         Some(name) => {
             let Prepared { agent_user, command_users } =
@@ -214,7 +216,7 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 async fn asked_to_hand_over(asked: &mut Signal, config: Option<Config>) {
     while asked.recv().await.is_some() {
         let Some(config) = &config else {
-            tracing::error!("cannot hand over to the programs on disk: there is no keeper (keeper = \"on\")");
+            tracing::error!("cannot hand over to the programs on disk: there is no keeper (see --keeper)");
             continue;
         };
         match can_hand_over(config.clone()).await {

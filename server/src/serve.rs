@@ -178,10 +178,14 @@ pub async fn serve(
         "ready"
     );
 
+    let mut shutdown_grace = config.shutdown_grace;
     let ending = tokio::select! {
         ending = shutdown => ending.into(),
         // it has all exit statuses, and nothing can be started without it
-        () = engine.keeper_lost() => Ending::Shutdown,
+        () = engine.keeper_lost() => {
+            shutdown_grace = Duration::ZERO;
+            Ending::Shutdown
+        }
     };
 
     if let Ending::HandOver(may_exit) = ending {
@@ -211,7 +215,7 @@ pub async fn serve(
     // what no one may wait for
     forwards.closing.cancel();
     connections.shared.goaway.cancel();
-    if tokio::time::timeout(config.shutdown_grace, engine.idle()).await.is_err() {
+    if tokio::time::timeout(shutdown_grace, engine.idle()).await.is_err() {
         warn!(running = engine.running(), "ending the remaining commands");
     }
     let limit = config.kill_grace.min(config.max_kill_grace).saturating_add(KILL_TIMEOUT);

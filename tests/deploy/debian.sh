@@ -41,9 +41,10 @@ passed "a restart ends what belongs to callers or an agent, leaves what was left
 there 0 '' "systemd-run --quiet sh -c 'telexec exec $agent -- sleep 1004'"
 until_it 20 in_it 'pgrep -f "^sleep 1004"'
 there 0 '' "telexec exec -d --memory 64M $agent -c 'exec sleep 1006'"
-before=$(in_it 'systemctl show --property=MainPID --value telexecd.service')
-there 0 '' 'systemctl kill --signal=KILL --kill-whom=main telexecd.service'
-until_it 30 in_it "[ \$(systemctl show --property=MainPID --value telexecd.service) != $before ] && telexec ping $agent"
+serving='pgrep -x -P $(systemctl show --property=MainPID --value telexecd.service) telexecd'
+before=$(in_it "$serving")
+there 0 '' "kill -KILL $before"
+until_it 30 in_it "[ \$($serving) != $before ] && telexec ping $agent"
 there 0 '^sleep 1006$' 'ps -eo args | grep "^sleep 100"'
 # the first was left behind on purpose, before the restart
 [[ $said == $'sleep 1001\nsleep 1006' ]] || die "a killed agent left: $said"
@@ -56,11 +57,10 @@ there 0 'Keeping old config|Setting up' 'DEBIAN_FRONTEND=noninteractive dpkg --f
 there 0 '^# an edit of its owner' 'head -n 1 /etc/telexec/telexecd.toml'
 there 0 '^active$' 'systemctl is-active telexecd.service'
 there 0 'telexec.*-2$' 'dpkg-query --show telexec'
-after=$(in_it 'systemctl show --property=MainPID --value telexecd.service')
-[[ $after != "$before" ]] || die "the upgrade did not restart the agent"
+[[ $(in_it "$serving") != "$before" ]] || die "the upgrade did not replace the agent"
 passed "upgraded: the configuration's edits are kept, and the new agent runs"
 
-there 0 '' 'cp /etc/telexec/telexecd.toml /tmp/before.toml && sed -i "s/^# agent_user = .*/keeper = \"on\"\nagent_user = \"telexec\"\ncommand_users = [\"daemon\", \"root\"]/" /etc/telexec/telexecd.toml'
+there 0 '' 'cp /etc/telexec/telexecd.toml /tmp/before.toml && sed -i "s/^# agent_user = .*/agent_user = \"telexec\"\ncommand_users = [\"daemon\", \"root\"]/" /etc/telexec/telexecd.toml'
 there 0 '^agent_user' 'grep agent_user /etc/telexec/telexecd.toml'
 for _ in 1 2; do
   there 0 '' 'systemctl restart telexecd.service'

@@ -60,19 +60,20 @@ pub fn program(name: &str) -> PathBuf {
     program
 }
 
-/// `telexecd`, with an environment that does not configure it.
+/// `telexecd`, with an environment that configures nothing but that there is no keeper, unless its arguments ask for one.
 pub fn telexecd() -> Command {
     let mut command = Command::new(program("telexecd"));
-    forget_environment(&mut command);
+    set_environment(&mut command);
     command
 }
 
-fn forget_environment(command: &mut Command) {
+fn set_environment(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("TELEXECD_") || name == "NOTIFY_SOCKET" {
             command.env_remove(name);
         }
     }
+    command.env("TELEXECD_KEEPER", "off");
 }
 
 /// An agent that is to be.
@@ -139,7 +140,12 @@ impl AgentBuilder {
 
     /// Has a keeper, which is its process in [`Agent::pid`].
     pub fn kept(self) -> Self {
-        Self { kept: true, ..self.args(["--keeper", "on"]) }
+        self.kept_by("on")
+    }
+
+    /// The same, by this value of `--keeper`.
+    pub fn kept_by(self, mode: &str) -> Self {
+        Self { kept: true, ..self.args(["--keeper", mode]) }
     }
 
     /// The same, and runs as [`AGENT_USER`]; only root can do that, where there are cgroups of version 2.
@@ -231,7 +237,7 @@ impl AgentBuilder {
         let telexecd = program("telexecd").to_str().unwrap().to_owned();
         let mut argv = self.through.iter().chain([&telexecd]).chain(&self.args);
         let mut command = Command::new(argv.next().unwrap());
-        forget_environment(&mut command);
+        set_environment(&mut command);
         command.args(argv);
         if !self.args.iter().any(|arg| arg == "--state-dir") {
             command.arg("--state-dir").arg(directory.join("state"));

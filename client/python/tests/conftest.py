@@ -64,7 +64,8 @@ class Daemon:
         self.receipt_key.write_bytes(key.stdout)
         (directory / "telexecd.toml").write_text('receipt_key = "receipt.key"\n')
         self.process = subprocess.Popen(
-            [PROGRAMS / "telexecd", "--config", "telexecd.toml", "--listen", self.uri, "--listen", f"tcp://127.0.0.1:{self.port}",
+            # without a keeper: what is killed is the agent
+            [PROGRAMS / "telexecd", "--keeper", "off", "--config", "telexecd.toml", "--listen", self.uri, "--listen", f"tcp://127.0.0.1:{self.port}",
              "--tls-cert", self.certs / "agent.pem", "--tls-key", self.certs / "agent.key",
              "--client-ca", self.certs / "ca.pem"],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.log.open("wb"), cwd=directory,

@@ -57,7 +57,8 @@ class Site:
 
     def start_agent(self, name):
         path = self.directory / f"{name}.sock"
-        self._start(f"agent-{name}", str(self.bin / "telexecd"), "--listen", f"unix://{path}")
+        # without a keeper: what is killed is the agent
+        self._start(f"agent-{name}", str(self.bin / "telexecd"), "--keeper", "off", "--listen", f"unix://{path}")
 
     def start_bridge(self, name, *also):
         target = f"unix://{self.directory / name}.sock"

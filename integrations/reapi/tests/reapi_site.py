@@ -199,7 +199,9 @@ class Site:
     # agents and workers
 
     def start_agent(self, name, *arguments):
-        self.start(f"agent-{name}", self.bin / "telexecd", "--listen", f"unix://{self.directory}/{name}.sock", *arguments)
+        # without a keeper: what is killed is the agent
+        agent = [self.bin / "telexecd", "--keeper", "off", "--listen", f"unix://{self.directory}/{name}.sock"]
+        self.start(f"agent-{name}", *agent, *arguments)
 
     def start_worker(self, name, agents, *arguments, server=None, scheme="grpc"):
         targets = [word for agent in agents for word in ("--target", f"unix://{self.directory}/{agent}.sock")]

@@ -11,7 +11,7 @@ use telexec_engine::ContainmentKind;
 
 use crate::address::ListenAddress;
 use crate::args::subcommand::Subcommand;
-use crate::config::{Config, ConfigError, LogFormat, RequiredContainment, Switch};
+use crate::config::{Config, ConfigError, KeeperMode, LogFormat, RequiredContainment};
 use crate::invalid::InvalidSetting;
 
 const OTLP_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
@@ -77,11 +77,11 @@ pub struct Args {
         hide_possible_values = true
     )]
     require_containment: Option<RequiredContainment>,
-    /// Start the agent and all commands from a separate process, telexec-keeper, which restarts the agent if it crashes: on or
-    /// off [default: off]
-    #[arg(long, value_name = "SWITCH", env = "TELEXECD_KEEPER", hide_env_values = true, hide_possible_values = true)]
-    keeper: Option<Switch>,
-    /// Unprivileged user to run the agent as; the keeper stays root. Requires --keeper on, root and cgroup v2 [default: the
+    /// Start the agent and all commands from a separate process, telexec-keeper, which restarts the agent if it crashes: on,
+    /// off, or auto (on if root starts the agent and telexec-keeper is installed) [default: auto]
+    #[arg(long, value_name = "WHEN", env = "TELEXECD_KEEPER", hide_env_values = true, hide_possible_values = true)]
+    keeper: Option<KeeperMode>,
+    /// Unprivileged user to run the agent as; the keeper stays root. Requires a keeper, root and cgroup v2 [default: the
     /// keeper's]
     #[arg(long, value_name = "USER", env = "TELEXECD_AGENT_USER", hide_env_values = true)]
     agent_user: Option<String>,

@@ -15,7 +15,7 @@ use telexec_executor::Command;
 use telexec_keeper::users::Users;
 
 pub use self::error::ConfigError;
-pub use self::values::{DefaultUsers, LogFormat, RequiredContainment, SocketMode, Switch};
+pub use self::values::{DefaultUsers, KeeperMode, LogFormat, RequiredContainment, SocketMode};
 use crate::address::ListenAddress;
 use crate::audit::{AuditConfig, SyslogConfig};
 use crate::hostname::hostname;
@@ -61,9 +61,9 @@ pub struct Config {
     pub max_private_bytes: Option<u64>,
     /// Keep programs such as sudo from raising the privileges of any command (PR_SET_NO_NEW_PRIVS of prctl(2)). Default: no.
     pub no_new_privileges: bool,
-    /// Start the agent and all commands from a separate process, the keeper, which restarts the agent if it crashes. Default: no.
-    pub keeper: Switch,
-    /// The unprivileged user to run the agent as, by name or by id; the keeper stays root. Requires `keeper`, root and cgroup v2.
+    /// Whether a separate process, the keeper, starts the agent and all commands, and restarts the agent if it crashes.
+    pub keeper: KeeperMode,
+    /// The unprivileged user to run the agent as, by name or by id; the keeper stays root. Requires a keeper, root and cgroup v2.
     /// Commands never run as it: those that name no user run as the first of `command_users`, or without these as root. Default: the keeper's.
     pub agent_user: Option<String>,
     /// That process, if it has started this one. Not in configuration files.
@@ -198,7 +198,7 @@ impl Default for Config {
             users: None,
             max_private_bytes: None,
             no_new_privileges: false,
-            keeper: Switch::Off,
+            keeper: KeeperMode::default(),
             agent_user: None,
             kept_by: None,
             tls_cert: None,
@@ -331,8 +331,8 @@ impl Config {
                 "working_directory: {path} is not there for dynamic users, who have directories of their own"
             ));
         }
-        if self.agent_user.is_some() && self.keeper == Switch::Off {
-            return invalid("agent_user requires keeper = \"on\"");
+        if self.agent_user.is_some() && self.keeper == KeeperMode::Off {
+            return invalid("agent_user requires a keeper: remove keeper = \"off\"");
         }
         if self.agent_user.is_some() && self.containment.is_some_and(|asked| asked != ContainmentKind::CgroupV2) {
             return invalid("agent_user requires containment = \"cgroup-v2\"");

@@ -15,15 +15,17 @@ pub enum LogFormat {
     Json,
 }
 
-/// On or off.
+/// Whether a separate process starts the agent and all commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Switch {
-    /// Off.
+pub enum KeeperMode {
+    /// If the agent is started by root and the keeper's program is installed.
     #[default]
-    Off,
-    /// On.
+    Auto,
+    /// Yes, or the agent does not start.
     On,
+    /// No.
+    Off,
 }
 
 /// Users of commands that name none.

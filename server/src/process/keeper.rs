@@ -8,6 +8,9 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use telexec_keeper::agent_user::AgentUser;
 use telexec_keeper::users::{Users, write_one};
+use tracing::warn;
+
+use crate::{Config, KeeperMode};
 
 const PROGRAM: &str = "telexec-keeper";
 /// Where packages have it, from the directory of this program.
@@ -40,7 +43,7 @@ pub enum KeeperError {
     #[error("where this program is cannot be found out, and so neither where {PROGRAM} is")]
     Place(#[source] io::Error),
     /// It cannot be run.
-    #[error("{path}: cannot be run (--keeper on)")]
+    #[error("{path}: cannot be run (needed for a keeper: see --keeper)")]
     Run {
         /// The program.
         path: PathBuf,
@@ -56,6 +59,24 @@ fn programs() -> Result<(PathBuf, PathBuf), KeeperError> {
     let packaged = this.with_file_name(PACKAGED).join(PROGRAM);
     let path = if packaged.is_file() && !beside.is_file() { packaged } else { beside };
     Ok((this, path))
+}
+
+/// Whether an agent that no keeper has started is to have one. Logs a warning where one is missing.
+pub fn is_wanted(config: &Config) -> bool {
+    match config.keeper {
+        KeeperMode::On => true,
+        KeeperMode::Off => false,
+        KeeperMode::Auto if config.agent_user.is_some() => true,
+        KeeperMode::Auto => rustix::process::geteuid().is_root() && is_installed(),
+    }
+}
+
+fn is_installed() -> bool {
+    let installed = programs().is_ok_and(|(_, path)| path.is_file());
+    if !installed {
+        warn!("{PROGRAM} is not installed: a crash of the agent, or an upgrade, ends all commands (keeper = \"auto\")");
+    }
+    installed
 }
 
 /// Checks that the keeper's program is there and of the version of this one. Blocks.

@@ -29,7 +29,7 @@ impl Unlogged {
         command.args(["-c", &format!("{first}; exec \"$@\""), "sh"]).arg(program("telexecd"));
         command.args(["--listen", &at("agent.sock"), "--metrics-listen", &at("metrics.sock"), "--config"]).arg(&config);
         command.arg("--state-dir").arg(directory.path().join("state"));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr.into());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr.into()).env("TELEXECD_KEEPER", "off");
         Self { child: command.spawn().unwrap(), directory }
     }
 

@@ -244,7 +244,7 @@ fn what_does_not_go_together_is_said_before_anything_starts() {
     }
     let with = |args: &[&str]| Agent::builder().args(args.iter().copied()).try_start().err().unwrap();
     for (args, reason) in [
-        (["--agent-user", "games", "--keeper", "off"], "requires keeper = \"on\""),
+        (["--agent-user", "games", "--keeper", "off"], "agent_user requires a keeper: remove keeper = \"off\""),
         (["--agent-user", "root", "--keeper", "on"], "agent_user must not be root"),
         (
             ["--agent-user", "nobody-at-all", "--keeper", "on"],

@@ -54,7 +54,7 @@ async fn a_reload_is_passed_on() {
 /// It has all exit statuses: without it nothing can be run.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_its_keeper_an_agent_ends_what_it_runs_and_itself() {
-    let agent = Agent::builder().kept().config("shutdown_grace = \"0s\"\nkill_grace = \"200ms\"").start();
+    let agent = Agent::builder().kept().config("shutdown_grace = \"5m\"\nkill_grace = \"200ms\"").start();
     let (executor, mark) = (agent.executor().await, marker());
     let command = Command::argv(["sleep", "300"]).env(MARK, &mark).build().unwrap();
     let _running = within(executor.execute(command)).await.unwrap();

@@ -1,7 +1,8 @@
-//! `--keeper on`: the process that starts the agent and all commands, and outlives the agent's crashes.
+//! The keeper: the process that starts the agent and all commands, and outlives the agent's crashes.
 
 mod agent_user;
 mod agents;
+mod auto;
 mod continued;
 mod crashes;
 mod protocol;

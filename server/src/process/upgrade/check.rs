@@ -15,7 +15,7 @@ use super::UpgradeError;
 use crate::address::ListenAddress;
 use crate::process::agent_user;
 use crate::process::keeper::check_program;
-use crate::{Config, Listeners, Switch};
+use crate::{Config, KeeperMode, Listeners};
 
 /// For the program that is to take an agent's place, when it checks its configuration: what that agent has.
 const PREDECESSOR: &str = "TELEXEC_PREDECESSOR";
@@ -91,7 +91,8 @@ pub fn check(config: &Config) -> Result<(), UpgradeError> {
 pub fn check_as_next(config: &Config) -> Result<(), UpgradeError> {
     let Some(text) = std::env::var_os(PREDECESSOR) else { return Ok(()) };
     let Ok(before) = serde_json::from_str::<Predecessor>(&text.to_string_lossy()) else { return Ok(()) };
-    if config.keeper != Switch::On {
+    // otherwise the keeper that is there starts it
+    if config.keeper == KeeperMode::Off {
         return Err(UpgradeError::Changed("keeper"));
     }
     if config.state_dir != before.state_dir {

@@ -80,7 +80,7 @@ pub enum UpgradeError {
         count: usize,
     },
     /// Nothing would take its place.
-    #[error("the agent, process {0}, has no keeper (keeper = \"on\"): restart it instead")]
+    #[error("the agent, process {0}, has no keeper (see telexecd --keeper): restart it instead")]
     NoKeeper(i32),
     /// The keeper holds to what it was started with.
     #[error("{0} has changed, which only a restart takes up: restart the agent, or undo the change")]
