@@ -146,7 +146,8 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
     found.map_err(|error| content(path, error))
 }
 
-/// Reads a key that nobody else may know: another user could have put it there, to be given a certificate for it.
+/// Reads a key that nobody else may know, but for the agent, as one of the group of root's key: another user could have put it there,
+/// to be given a certificate for it.
 fn read_key(path: &Path) -> Result<KeyPair, EnrollError> {
     let unreadable = |source| file("read", path, source);
     // neither a link nor a named pipe, which would be waited for
@@ -158,7 +159,8 @@ fn read_key(path: &Path) -> Result<KeyPair, EnrollError> {
         key => key.map_err(unreadable)?,
     };
     let opened = key.metadata().map_err(unreadable)?;
-    if !opened.is_file() || opened.uid() != geteuid().as_raw() || opened.mode() & 0o077 != 0 {
+    let others = if opened.uid() == 0 { 0o037 } else { 0o077 };
+    if !opened.is_file() || opened.uid() != geteuid().as_raw() || opened.mode() & others != 0 {
         return Err(EnrollError::ForeignKey(path.to_owned()));
     }
     let mut text = String::new();
@@ -229,7 +231,7 @@ mod tests {
         let machine = MachineFiles::new(directory.path(), "web1");
         machine.prepare_key(false).unwrap();
         let pending = machine.pending_key();
-        for mode in [0o640, 0o604] {
+        for mode in [0o660, 0o604] {
             std::fs::set_permissions(&pending, Permissions::from_mode(mode)).unwrap();
             let refused = machine.prepare_key(false).unwrap_err();
             assert!(matches!(&refused, EnrollError::ForeignKey(path) if *path == pending), "{refused}");

@@ -73,7 +73,7 @@ fn act(args: &Args) -> ExitCode {
         {
             return fail(&error, BAD_CONFIG);
         }
-        if let Err(error) = config.agent_user.as_deref().map_or(Ok(()), |name| agent_user::check(&config, name)) {
+        if let Err(error) = agent_user::to_become(&config).map_or(Ok(()), |name| agent_user::check(&config, name)) {
             return fail(&error, BAD_CONFIG);
         }
         if let Err(error) = check_as_next(&config) {
@@ -103,7 +103,7 @@ fn act(args: &Args) -> ExitCode {
 fn start_keeper(config: &Config) -> Result<Infallible, (Box<dyn std::error::Error>, u8)> {
     // before anything changes for it
     keeper::check().map_err(|error| (error.into(), 1))?;
-    let (command_users, agent_user) = match &config.agent_user {
+    let (command_users, agent_user) = match agent_user::to_become(config) {
         Some(name) => {
             let Prepared { agent_user, command_users } =
                 prepare(config, name).map_err(|error| (error.into(), BAD_CONFIG))?;

@@ -29,7 +29,6 @@ SKIPPED = {
     "docs/OPERATING.md": {
         "install -D -t /usr/local/bin/.new": "this machine has the package",
         "mv /usr/local/bin/.new": "of the same",
-        "telexecd --config /etc/telexec/telexecd.toml upgrade": "no keeper here: the step `upgrade` has one",
     },
 }
 # How commands end that do not succeed, by what they are on the page.
@@ -62,7 +61,7 @@ watched
 # A reader gives an agent a terminal of its own, and goes on when it listens.
 serve() { # PROGRAM ARG...
   case " $* " in
-    *" policy "* | *" audit "* | *" health "* | *" --check-config "* | *" --help "*) command "$@"; return ;;
+    *" policy "* | *" audit "* | *" health "* | *" --check-config "* | *" --help "* | *" upgrade "*) command "$@"; return ;;
   esac
   local log
   case "$*" in
@@ -126,13 +125,14 @@ case ${to#*:} in /*) to=${to#*:} ;; *) to=/machines/${to%%:*}/${to#*:} ;; esac
 options=${1%%[!-]*}
 [ "$options" = - ] && shift
 cp -p "${@:1:$#-1}" "$to" """,
-    "systemctl": r"""agent() { pgrep -o -f '^(/usr/bin/)?telexecd --config'; }
+    # the oldest is the keeper
+    "systemctl": r"""agent() { pgrep -o -f '^([^ ]*/telexec-keeper .*|)(/usr/bin/)?telexecd --config'; }
 case "$*" in
   *is-enabled*) echo enabled ;;
   *is-active*) agent >/dev/null || exit 3 ;;
   *--property=*) agent || echo 0 ;;
   *start*telexecd*)
-    if agent >/dev/null; then pkill -f '^telexecd --config'; while agent >/dev/null; do sleep 0.1; done; fi
+    if agent >/dev/null; then kill "$(agent)"; while agent >/dev/null; do sleep 0.1; done; fi
     mkdir -p /run/telexec
     rm -f /run/telexecd.log # what the agent before it has said
     setsid telexecd --config /etc/telexec/telexecd.toml >/run/telexecd.log 2>&1 </dev/null &

@@ -12,7 +12,7 @@ commands=200 clients=20
 
 # an agent that is not root, at a socket that systemd has
 there 0 '' "$dpkg $first && systemctl disable --now telexecd.service && sed -i \
-  -e 's/^listen = .*/listen = [\"systemd:\"]\nkeeper = \"on\"\nagent_user = \"telexec\"\ncommand_users = [\"nobody\"]/' \
+  -e 's/^listen = .*/listen = [\"systemd:\"]\ncommand_users = [\"nobody\"]/' \
   -e 's/^# shutdown_grace.*/shutdown_grace = \"1s\"/' /etc/telexec/telexecd.toml && systemctl enable --now telexecd.socket telexecd.service"
 until_it 30 in_it "telexec ping $agent"
 there 0 '^telexec ' 'ps -o user= -o args= -C telexecd'

@@ -11,7 +11,7 @@ apt='env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --allow-downgrades -o Dpk
 agents() { in_it 'journalctl --no-pager -o cat -u telexecd.service | grep -c "ready containment"'; }
 # That the package is this one, whole, and that its agent runs: not an older one, whose program has been replaced.
 now_runs() { # REVISION [HOW-MANY-AGENTS]
-  until_it $LIMIT in_it "[ \"\$(readlink /proc/\$(systemctl show --property=MainPID --value telexecd.service)/exe)\" = /usr/bin/telexecd ] \
+  until_it $LIMIT in_it "[ \"\$(readlink /proc/\$(systemctl show --property=MainPID --value telexecd.service)/exe)\" = /usr/lib/telexec/telexec-keeper ] \
     && telexec info $agent && ! systemctl --quiet is-active telexecd-invoke.service"
   there 0 "^install ok installed .*-$1\$" 'dpkg-query --show --showformat "\${Status} \${Version}" telexec'
   there 0 '^$' 'dpkg --audit'

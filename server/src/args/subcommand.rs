@@ -11,13 +11,16 @@ use telexec_executor::text::{counted, error_chain};
 use crate::address::ListenAddress;
 use crate::args::audit::AuditAction;
 use crate::args::{Args, health};
-use crate::config::ConfigError;
+use crate::config::{Config, ConfigError};
 use crate::invalid::InvalidSetting;
 use crate::policy::Policy;
+use crate::process::agent_user;
 use crate::process::upgrade::{UpgradeError, upgrade};
 use crate::reload::Source;
 use crate::{logging, policy};
 
+/// The agent's configuration, in the directory of its certificates.
+const CONFIG_FILE: &str = "telexecd.toml";
 /// The exit code for an invalid command line, as clap has it.
 const USAGE: u8 = 2;
 /// The exit code where an agent is to be restarted instead.
@@ -117,7 +120,7 @@ impl Subcommand {
             Self::Policy(PolicyAction::Check { file }) => check(args, file.as_ref())?,
             Self::Policy(PolicyAction::Schema) => policy::SCHEMA.to_owned(),
             Self::Audit(action) => return action.run(out),
-            Self::Enroll(args) => return enroll(args, out),
+            Self::Enroll(enrollment) => return enroll(enrollment, args.file(), out),
             Self::Formats => format!("{}\n", telexec_engine::handover_formats()),
             Self::Upgrade => match upgrade(&args.config()?) {
                 Ok(pid) => format!("process {pid} has taken over, version {}\n", env!("CARGO_PKG_VERSION")),
@@ -158,7 +161,7 @@ fn health(
     Ok(0)
 }
 
-fn enroll(args: &AgentEnrollArgs, out: &mut impl Write) -> Result<u8, Box<dyn Error>> {
+fn enroll(args: &AgentEnrollArgs, config: Option<&Path>, out: &mut impl Write) -> Result<u8, Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // for the configuration, which may be anywhere
     let directory = std::path::absolute(&args.dir)?;
@@ -175,6 +178,10 @@ fn enroll(args: &AgentEnrollArgs, out: &mut impl Write) -> Result<u8, Box<dyn Er
             return Ok(if matches!(error, EnrollError::Usage(_)) { USAGE } else { 1 });
         }
     };
+    if let Enrolled::Certificate(files) | Enrolled::Request(_, files) = &done {
+        let default = directory.join(CONFIG_FILE);
+        share_key(config.unwrap_or(&default), &files.key, out)?;
+    }
     match done {
         Enrolled::Certificate(MachineFiles { cert, key, ca, crl }) => {
             writeln!(out, "wrote {}; in the agent's configuration:", cert.display())?;
@@ -193,6 +200,25 @@ fn enroll(args: &AgentEnrollArgs, out: &mut impl Write) -> Result<u8, Box<dyn Er
         }
     }
     Ok(0)
+}
+
+/// Lets the agent read its key, if its configuration says that it runs as another user.
+fn share_key(config: &Path, key: &Path, out: &mut impl Write) -> std::io::Result<()> {
+    if !config.exists() {
+        return Ok(());
+    }
+    let shared = match Config::from_file(config) {
+        Ok(config) => agent_user::share_key(&config, key).map_err(|error| error_chain(&error)),
+        Err(error) => Err(error_chain(&error)),
+    };
+    match shared {
+        Ok(Some(user)) => writeln!(out, "{user} (agent_user) may read {}", key.display()),
+        Ok(None) => Ok(()),
+        Err(error) => {
+            logging::line(&format!("telexecd: warning: the agent may be unable to read {}: {error}", key.display()));
+            Ok(())
+        }
+    }
 }
 
 fn check(args: &Args, file: Option<&PathBuf>) -> Result<String, ConfigError> {

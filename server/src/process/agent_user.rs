@@ -72,6 +72,16 @@ pub enum AgentUserError {
         /// The cause.
         source: io::Error,
     },
+    /// Its user cannot be given access to a private key.
+    #[error("agent_user: cannot let {user} read {path} as one of its group")]
+    Share {
+        /// Its user.
+        user: String,
+        /// The key.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
     /// Its user has no access to a file or directory.
     #[error(
         "agent_user: {user} has no access to {path} (a private key may be root's, with the user's group and mode 640)"
@@ -92,6 +102,39 @@ pub struct Prepared {
     pub agent_user: AgentUser,
     /// As whom commands may run; `None`: as anyone.
     pub command_users: Option<Users>,
+}
+
+/// The user that who starts an agent with this configuration is to make it; `None`: it stays who that is, which may be that user
+/// already.
+pub fn to_become(config: &Config) -> Option<&str> {
+    let name = config.agent_user.as_deref()?;
+    let own = rustix::process::geteuid();
+    let is_own = |users: Vec<Credentials>| users.iter().any(|user| user.uid == own.as_raw());
+    let is_already = !own.is_root() && look_up_users(&[name.to_owned()]).is_ok_and(is_own);
+    (!is_already).then_some(name)
+}
+
+/// Lets the user of an agent with this configuration, which is returned, read a private key of root's, as one of its group. `None`: that is
+/// not needed, or this process is not root.
+///
+/// # Errors
+/// See [`AgentUserError`].
+pub fn share_key(config: &Config, path: &Path) -> Result<Option<String>, AgentUserError> {
+    let Some(name) = config.agent_user.as_deref().filter(|_| rustix::process::geteuid().is_root()) else {
+        return Ok(None);
+    };
+    let user = find(name)?;
+    let share = || {
+        let key = openat(CWD, path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        if fstat(&key)?.st_uid != 0 {
+            return Err(io::Error::other("it is not root's"));
+        }
+        // first the group: the old one gets nothing
+        fchown(&key, None, Some(Gid::from_raw(user.gid)))?;
+        Ok(fchmod(&key, Mode::RUSR | Mode::WUSR | Mode::RGRP)?)
+    };
+    share().map_err(|source| AgentUserError::Share { user: name.to_owned(), path: path.to_owned(), source })?;
+    Ok(Some(user.name))
 }
 
 /// Makes the cgroups of the agent, and its user the owner of the directories that the agent writes to, as far as they are
@@ -141,8 +184,7 @@ fn look_up(config: &Config, name: &str) -> Result<(Credentials, Option<Users>), 
     if !rustix::process::geteuid().is_root() {
         return Err(AgentUserError::NotRoot);
     }
-    let found = look_up_users(&[name.to_owned()]).map_err(AgentUserError::LookUp)?;
-    let user = found.into_iter().next().ok_or_else(|| AgentUserError::LookUp(io::ErrorKind::NotFound.into()))?;
+    let user = find(name)?;
     if user.uid == 0 {
         return Err(AgentUserError::Root);
     }
@@ -160,6 +202,11 @@ fn look_up(config: &Config, name: &str) -> Result<(Credentials, Option<Users>), 
         warn!("agent_user: a compromised agent could run anything as root: {remedy}");
     }
     Ok((user, command_users))
+}
+
+fn find(name: &str) -> Result<Credentials, AgentUserError> {
+    let found = look_up_users(&[name.to_owned()]).map_err(AgentUserError::LookUp)?;
+    found.into_iter().next().ok_or_else(|| AgentUserError::LookUp(io::ErrorKind::NotFound.into()))
 }
 
 fn check_ports(user: &Credentials, config: &Config) -> Result<(), AgentUserError> {

@@ -10,6 +10,7 @@ use telexec_keeper::agent_user::AgentUser;
 use telexec_keeper::users::{Users, write_one};
 use tracing::warn;
 
+use super::agent_user::to_become;
 use crate::{Config, KeeperMode};
 
 const PROGRAM: &str = "telexec-keeper";
@@ -66,7 +67,7 @@ pub fn is_wanted(config: &Config) -> bool {
     match config.keeper {
         KeeperMode::On => true,
         KeeperMode::Off => false,
-        KeeperMode::Auto if config.agent_user.is_some() => true,
+        KeeperMode::Auto if to_become(config).is_some() => true,
         KeeperMode::Auto => rustix::process::geteuid().is_root() && is_installed(),
     }
 }

@@ -405,6 +405,34 @@ async fn a_signing_request_is_for_a_key_that_stays() {
     assert!(place.read("web1/web1.key") == key && place.read("web1/web1.csr") != first);
 }
 
+/// Its group may read the key, if the configuration beside the key says that the agent runs as it.
+#[tokio::test]
+async fn an_agent_that_is_not_root_may_read_its_key() {
+    if !telexec_tests::is_root() {
+        return;
+    }
+    let place = Place::new().await;
+    let request = async || {
+        let mut command = Command::from(telexecd());
+        command.args(["enroll", "--csr", "--name", "web1", "--dir", &place.text("web1")]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Said::by(command).await
+    };
+    let key = place.path("web1/web1.key");
+    let access = || (mode(&key), std::os::unix::fs::MetadataExt::gid(&key.metadata().unwrap()));
+    request().await.answer();
+    assert_eq!(access(), (0o600, 0));
+    std::fs::write(place.path("web1/telexecd.toml"), "agent_user = \"games\"\n").unwrap();
+    for _ in 0..2 {
+        let said = request().await;
+        assert!(said.stdout().contains("games (agent_user) may read"), "{said:?}");
+        assert_eq!(access(), (0o640, 60));
+    }
+    std::fs::write(place.path("web1/telexecd.toml"), "agent_user = \"nobody-at-all\"\n").unwrap();
+    let said = request().await;
+    assert!(said.code == 0 && said.stderr().contains("warning: the agent may be unable to read"), "{said:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ca_that_is_renewed_meanwhile_is_still_the_ca_of_its_tokens() {
     let place = Place::new().await;

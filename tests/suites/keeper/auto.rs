@@ -31,6 +31,22 @@ async fn another_user_has_none() {
     assert!(!agent.log().contains("not installed"), "{}", agent.log());
 }
 
+/// As with a unit that has `User=` of that name.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_the_agent_user_already_needs_none() {
+    if !is_root() {
+        return;
+    }
+    let of = |user: u32| {
+        let as_user = ["--agent-user", &NOBODY.to_string()].map(str::to_owned);
+        Agent::builder().user(user).args(["--keeper", "auto"]).args(as_user)
+    };
+    let agent = of(NOBODY).start();
+    assert_eq!(process_of(&agent), "telexecd");
+    let refused = of(NOBODY - 1).try_start().err().unwrap();
+    assert!(refused.log.contains("only root can run the agent as another user"), "{refused}");
+}
+
 /// By a program that has no keeper beside it.
 fn alone(directory: &std::path::Path) -> AgentBuilder {
     let path = directory.join("telexecd");

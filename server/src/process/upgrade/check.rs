@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
@@ -144,7 +145,9 @@ fn check_settings(keeper: u32, config: &Config) -> Result<(), UpgradeError> {
     let uids_of = |users: &Users| uids(&users.write());
     let agent_user = config.agent_user.as_ref().map(|name| look_up_users(std::slice::from_ref(name))).transpose();
     let agent_user = agent_user.map_err(UpgradeError::Users)?.map(|user| uids_of(&Users::new(user, false)));
-    if has(AGENT_USER) != agent_user {
+    // a keeper that runs as that user has started the agent as itself
+    let owner = std::fs::metadata(format!("/proc/{keeper}")).map_or(0, |process| process.uid());
+    if has(AGENT_USER) != agent_user.filter(|uids| *uids != [owner.to_string()]) {
         return Err(UpgradeError::Changed("agent_user"));
     }
     if has(USERS) != config.allowed_users().map_err(UpgradeError::Users)?.as_ref().map(uids_of) {
