@@ -40,7 +40,7 @@ there 255 'printed before' "telexec attach $agent background"
 there 0 '^67108864$' "telexec exec --memory 64M $agent -c 'cat /sys/fs/cgroup\$(cut -d: -f3 /proc/self/cgroup)/memory.max'"
 passed "a restart ends what belongs to callers or an agent, leaves what was left on purpose; ends and output are found, limits hold"
 
-there 0 '' "systemd-run --quiet sh -c 'telexec exec $agent -- sleep 1004'"
+there 0 '' "systemd-run --quiet sh -c 'telexec exec --reconnect 0 $agent -- sleep 1004'"
 until_it 20 in_it 'pgrep -f "^sleep 1004"'
 there 0 '' "telexec exec -d --memory 64M $agent -c 'exec sleep 1006'"
 serving='pgrep -x -P $(systemctl show --property=MainPID --value telexecd.service) telexecd'
