@@ -146,8 +146,8 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
     found.map_err(|error| content(path, error))
 }
 
-/// Reads a key that nobody else may know, but for the agent, as one of the group of root's key: another user could have put it there,
-/// to be given a certificate for it.
+/// Reads a key that only its owner can read, or, if that is root, also its group, which is the agent's: another user could have put
+/// it there, to be given a certificate for it.
 fn read_key(path: &Path) -> Result<KeyPair, EnrollError> {
     let unreadable = |source| file("read", path, source);
     // neither a link nor a named pipe, which would be waited for

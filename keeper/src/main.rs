@@ -1,4 +1,4 @@
-//! `telexec-keeper`: see the library. `telexecd --keeper on` becomes it.
+//! `telexec-keeper`: see the library. `telexecd` becomes it, unless it is to have no keeper.
 
 use std::ffi::OsString;
 use std::os::fd::RawFd;
@@ -11,7 +11,7 @@ use telexec_keeper::{AGENT_USER, Ceiling, FORMATS, NO_NEW_PRIVILEGES, STATE, USE
 const HELP: &str =
     "The keeper of a telexec agent: starts it, restarts it if it crashes, and is the parent of its commands
 
-It is started by telexecd --keeper on; see telexecd --help, and docs/OPERATING.md.";
+It is started by telexecd; see its option --keeper, and docs/OPERATING.md.";
 
 /// EX_USAGE of sysexits.h.
 const USAGE: u8 = 64;
@@ -76,6 +76,6 @@ fn read(mut arguments: &[OsString]) -> Option<Arguments<'_>> {
 }
 
 fn usage() -> ExitCode {
-    log::line("is started by telexecd --keeper on, and takes the command line of its agent");
+    log::line("is started by telexecd (see its option --keeper), and takes the command line of its agent");
     ExitCode::from(USAGE)
 }

@@ -1,6 +1,5 @@
 //! `telexecd`: the agent.
 
-use std::convert::Infallible;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use rustix::process::{
 use telexec_engine::Keeper;
 use telexec_executor::text::error_chain;
 use telexec_server::args::Args;
-use telexec_server::process::agent_user::{self, AgentUserError, Prepared, prepare};
+use telexec_server::process::agent_user::{self, AgentUserError, Prepared, prepare, user_to_become};
 use telexec_server::process::keeper::{self, become_keeper};
 use telexec_server::process::orphans::Orphans;
 use telexec_server::process::restrictions::{RulesetStatus, restrict};
@@ -68,12 +67,13 @@ fn act(args: &Args) -> ExitCode {
         return fail(&error, BAD_CONFIG);
     }
     if args.check_config {
-        if keeper::is_wanted(&config)
-            && let Err(error) = keeper::check()
+        // who only checks may do so where there is no agent
+        if rustix::process::geteuid().is_root()
+            && let Err(error) = keeper::decide(&config)
         {
             return fail(&error, BAD_CONFIG);
         }
-        if let Err(error) = agent_user::to_become(&config).map_or(Ok(()), |name| agent_user::check(&config, name)) {
+        if let Err(error) = user_to_become(&config).map_or(Ok(()), |name| agent_user::check(&config, name)) {
             return fail(&error, BAD_CONFIG);
         }
         if let Err(error) = check_as_next(&config) {
@@ -84,11 +84,16 @@ fn act(args: &Args) -> ExitCode {
             Err(error) => fail(&error, BAD_CONFIG),
         };
     }
-    if kept_by.is_none() && keeper::is_wanted(&config) {
-        return match start_keeper(&config) {
-            Ok(never) => match never {},
-            Err((error, code)) => fail(error.as_ref(), code),
-        };
+    if kept_by.is_none() {
+        match start_keeper(&config) {
+            Ok(()) => {}
+            Err((error, code)) => return fail(error.as_ref(), code),
+        }
+    }
+    if kept_by.is_none() && config.agent_user.is_some() {
+        tracing::warn!(
+            "agent_user: telexecd was started as this user: commands run as it too, and can read its files, such as keys"
+        );
     }
     if landlock == Some(RulesetStatus::NotEnforced) {
         tracing::warn!("agent_user: this kernel has no Landlock: the agent may write wherever its user may");
@@ -99,11 +104,16 @@ fn act(args: &Args) -> ExitCode {
     }
 }
 
-/// Becomes the keeper. If not, this process ends with this error and code.
-fn start_keeper(config: &Config) -> Result<Infallible, (Box<dyn std::error::Error>, u8)> {
+/// Becomes the keeper, if there is to be one. `Err`: this process ends with this error and code.
+fn start_keeper(config: &Config) -> Result<(), (Box<dyn std::error::Error>, u8)> {
+    if user_to_become(config).is_some() && !rustix::process::geteuid().is_root() {
+        return Err((AgentUserError::NotRoot.into(), BAD_CONFIG));
+    }
     // before anything changes for it
-    keeper::check().map_err(|error| (error.into(), 1))?;
-    let (command_users, agent_user) = match agent_user::to_become(config) {
+    if !keeper::decide(config).map_err(|error| (error.into(), BAD_CONFIG))? {
+        return Ok(());
+    }
+    let (command_users, agent_user) = match user_to_become(config) {
         Some(name) => {
             let Prepared { agent_user, command_users } =
                 prepare(config, name).map_err(|error| (error.into(), BAD_CONFIG))?;
@@ -115,8 +125,10 @@ fn start_keeper(config: &Config) -> Result<Infallible, (Box<dyn std::error::Erro
         }
     };
     logging::flush();
-    become_keeper(command_users.as_ref(), agent_user.as_ref(), config.no_new_privileges)
-        .map_err(|error| (error.into(), 1))
+    match become_keeper(command_users.as_ref(), agent_user.as_ref(), config.no_new_privileges) {
+        Ok(never) => match never {},
+        Err(error) => Err((error.into(), 1)),
+    }
 }
 
 fn valid(warnings: &[String]) -> ExitCode {

@@ -5,8 +5,8 @@ use std::io;
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
-use telexec_engine::LocalExecutor;
 use telexec_engine::Workers;
+use telexec_engine::{Keeper, LocalExecutor};
 use telexec_proto::FILE_DESCRIPTOR_SET;
 use telexec_proto::v1::agent_service_server::{self, AgentServiceServer};
 use telexec_proto::v1::approval_service_server::{self, ApprovalServiceServer};
@@ -177,15 +177,14 @@ pub async fn serve(
         default_user = engine.user(),
         "ready"
     );
+    if config.kept_by.as_ref().is_some_and(Keeper::is_of_another_user) && engine.limits().is_empty() {
+        warn!("agent_user: commands can have no limits here: memory and pids are controllers of cgroup v1");
+    }
 
-    let mut shutdown_grace = config.shutdown_grace;
     let ending = tokio::select! {
         ending = shutdown => ending.into(),
         // it has all exit statuses, and nothing can be started without it
-        () = engine.keeper_lost() => {
-            shutdown_grace = Duration::ZERO;
-            Ending::Shutdown
-        }
+        () = engine.keeper_lost() => Ending::Shutdown,
     };
 
     if let Ending::HandOver(may_exit) = ending {
@@ -215,8 +214,11 @@ pub async fn serve(
     // what no one may wait for
     forwards.closing.cancel();
     connections.shared.goaway.cancel();
-    if tokio::time::timeout(shutdown_grace, engine.idle()).await.is_err() {
-        warn!(running = engine.running(), "ending the remaining commands");
+    tokio::select! {
+        biased;
+        () = engine.idle() => {}
+        () = engine.keeper_lost() => warn!(running = engine.running(), "ending the remaining commands"),
+        () = tokio::time::sleep(config.shutdown_grace) => warn!(running = engine.running(), "ending the remaining commands"),
     }
     let limit = config.kill_grace.min(config.max_kill_grace).saturating_add(KILL_TIMEOUT);
     if tokio::time::timeout(limit, engine.shutdown()).await.is_err() {

@@ -43,10 +43,10 @@ passed "a restart ends what belongs to callers or an agent, leaves what was left
 there 0 '' "systemd-run --quiet sh -c 'telexec exec --reconnect 0 $agent -- sleep 1004'"
 until_it 20 in_it 'pgrep -f "^sleep 1004"'
 there 0 '' "telexec exec -d --memory 64M $agent -c 'exec sleep 1006'"
-serving='pgrep -x -P $(systemctl show --property=MainPID --value telexecd.service) telexecd'
+serving="cat $unit/telexec-agent.*/agent/cgroup.procs"
 before=$(in_it "$serving")
 there 0 '' "kill -KILL $before"
-until_it 30 in_it "[ \$($serving) != $before ] && telexec ping $agent"
+until_it 30 in_it "[ \"\$($serving)\" != $before ] && telexec ping $agent"
 there 0 '^sleep 1006$' 'ps -eo args | grep "^sleep 100"'
 # the first was left behind on purpose, before the restart
 [[ $said == $'sleep 1001\nsleep 1006' ]] || die "a killed agent left: $said"
@@ -54,11 +54,21 @@ there 0 '^67108864$' "telexec exec --memory 64M $agent -c 'cat /sys/fs/cgroup\$(
 there 0 '' 'pkill -f "^sleep 100[16]"'
 passed "a killed agent comes back; what was bound is ended, what was in the background runs on, limits hold"
 
+there 0 '' "telexec exec -d $agent -c 'trap \"\" TERM; sleep 1007; sleep 1007'"
+before=$(in_it 'systemctl show --property=MainPID --value telexecd.service')
+there 0 '' 'systemctl kill --signal=KILL --kill-whom=main telexecd.service'
+until_it 60 in_it "[ \$(systemctl show --property=MainPID --value telexecd.service) != $before ] && telexec ping $agent"
+there 1 '^$' 'ps -eo args | grep "^sleep 100"'
+there 0 '^67108864$' "telexec exec --memory 64M $agent -c 'cat /sys/fs/cgroup\$(cut -d: -f3 /proc/self/cgroup)/memory.max'"
+passed "a killed keeper comes back with another agent; nothing is left of what ran, limits hold"
+
+before=$(in_it "$serving")
 # DPkg keeps what was edited without asking, as where no one can be asked
 there 0 'Keeping old config|Setting up' 'DEBIAN_FRONTEND=noninteractive dpkg --force-confold -i /debs/telexec_*-2_*.deb'
 there 0 '^# an edit of its owner' 'head -n 1 /etc/telexec/telexecd.toml'
 there 0 '^active$' 'systemctl is-active telexecd.service'
 there 0 'telexec.*-2$' 'dpkg-query --show telexec'
+until_it 30 in_it "telexec ping $agent"
 [[ $(in_it "$serving") != "$before" ]] || die "the upgrade did not replace the agent"
 passed "upgraded: the configuration's edits are kept, and the new agent runs"
 

@@ -40,6 +40,8 @@ const EVENTS_AT_ONCE: usize = 64;
 const SAY_DELAY: Duration = Duration::from_millis(100);
 /// Until something is tried again for which the system lacks memory, processes or descriptors.
 const RESOURCE_DELAY: Duration = Duration::from_secs(1);
+/// From a request to end until another one kills an agent that has not.
+const REPEAT_DELAY: Duration = Duration::from_secs(2);
 /// For an agent to end that has closed the channel.
 const DEAF_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -125,7 +127,7 @@ struct Keeper {
     /// The keeper executes its program on disk before the next agent starts; given up after this.
     reexec_by: Option<Instant>,
     /// It was asked to end, by a signal.
-    was_asked: bool,
+    asked_at: Option<Instant>,
     /// The agent is to end as soon as it serves.
     stop_when_ready: Option<Signal>,
     code: Option<u8>,
@@ -221,7 +223,7 @@ impl Keeper {
             deaf_until: None,
             ready_by: None,
             reexec_by: None,
-            was_asked: false,
+            asked_at: None,
             stop_when_ready: None,
             code: None,
         })
@@ -319,13 +321,15 @@ impl Keeper {
                 libc::SIGUSR2 if self.agent.is_ready() => drop(self.agent.signal(Signal::USR2)),
                 libc::SIGHUP | libc::SIGUSR2 => {}
                 signal => {
-                    let signal = match (self.was_asked, signal) {
+                    let signal = match (self.asked_at, signal) {
+                        // timeout(1), for one, asks twice at once
+                        (Some(first), _) if first.elapsed() < REPEAT_DELAY => continue,
                         // it was asked before, and has not ended
-                        (true, _) => Signal::KILL,
-                        (false, libc::SIGINT) => Signal::INT,
-                        (false, _) => Signal::TERM,
+                        (Some(_), _) => Signal::KILL,
+                        (None, libc::SIGINT) => Signal::INT,
+                        (None, _) => Signal::TERM,
                     };
-                    self.was_asked = true;
+                    self.asked_at.get_or_insert_with(Instant::now);
                     self.agent.stops();
                     // what is handed to an agent on its way is to be ended in order
                     let is_early = !self.agent.is_ready() && !self.children.to_hand_over().is_empty();
@@ -393,7 +397,7 @@ impl Keeper {
                 self.say("READY=1");
             }
             // one that is not root does not end its keeper
-            Request::Stopping if self.agent.user.is_some() && !self.was_asked => {}
+            Request::Stopping if self.agent.user.is_some() && self.asked_at.is_none() => {}
             Request::Stopping => {
                 self.agent.stops();
                 self.say("STOPPING=1");

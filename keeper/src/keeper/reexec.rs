@@ -42,7 +42,7 @@ impl Keeper {
     /// Executes the program on disk, if that is due. Returns if it is not, or cannot be: then this program stays.
     pub(super) fn reexec_if_due(&mut self) {
         // one that was asked to end does so with what it is
-        if self.reexec_by.take().is_none() || self.was_asked {
+        if self.reexec_by.take().is_none() || self.asked_at.is_some() {
             return;
         }
         let Err(error) = match self.all_closed() {

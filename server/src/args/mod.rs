@@ -114,7 +114,15 @@ impl Args {
     /// # Errors
     /// The file, or an address to listen on, cannot be used.
     pub fn config(&self) -> Result<Config, ConfigError> {
-        let mut config = match &self.config {
+        self.config_with(self.file())
+    }
+
+    /// The same with another file.
+    ///
+    /// # Errors
+    /// As [`Args::config`].
+    pub(crate) fn config_with(&self, file: Option<&Path>) -> Result<Config, ConfigError> {
+        let mut config = match file {
             Some(path) => Config::from_file(path)?,
             None => Config::default(),
         };

@@ -11,7 +11,7 @@ use telexec_executor::text::{counted, error_chain};
 use crate::address::ListenAddress;
 use crate::args::audit::AuditAction;
 use crate::args::{Args, health};
-use crate::config::{Config, ConfigError};
+use crate::config::ConfigError;
 use crate::invalid::InvalidSetting;
 use crate::policy::Policy;
 use crate::process::agent_user;
@@ -90,7 +90,8 @@ telexecd enroll --csr --name web1           for another CA")]
 pub struct AgentEnrollArgs {
     #[command(flatten)]
     enroll: EnrollArgs,
-    /// Directory for the files
+    /// Directory for the files. If the agent's configuration (--config, or telexecd.toml in it) has an agent_user, its group
+    /// may read the key
     #[arg(long, value_name = "DIR", default_value = "/etc/telexec")]
     dir: PathBuf,
 }
@@ -120,7 +121,7 @@ impl Subcommand {
             Self::Policy(PolicyAction::Check { file }) => check(args, file.as_ref())?,
             Self::Policy(PolicyAction::Schema) => policy::SCHEMA.to_owned(),
             Self::Audit(action) => return action.run(out),
-            Self::Enroll(enrollment) => return enroll(enrollment, args.file(), out),
+            Self::Enroll(enrollment) => return enroll(args, enrollment, out),
             Self::Formats => format!("{}\n", telexec_engine::handover_formats()),
             Self::Upgrade => match upgrade(&args.config()?) {
                 Ok(pid) => format!("process {pid} has taken over, version {}\n", env!("CARGO_PKG_VERSION")),
@@ -161,16 +162,16 @@ fn health(
     Ok(0)
 }
 
-fn enroll(args: &AgentEnrollArgs, config: Option<&Path>, out: &mut impl Write) -> Result<u8, Box<dyn Error>> {
+fn enroll(args: &Args, enrollment: &AgentEnrollArgs, out: &mut impl Write) -> Result<u8, Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // for the configuration, which may be anywhere
-    let directory = std::path::absolute(&args.dir)?;
+    let directory = std::path::absolute(&enrollment.dir)?;
     let report = |error: &EnrollError, rest: Duration| {
         let hint = error.hint().map(|hint| format!(": {hint}")).unwrap_or_default();
         let rest = rest.as_secs().max(1);
         logging::line(&format!("telexecd: {}; trying again for {rest} s{hint}", error_chain(error)));
     };
-    let done = match runtime.block_on(args.enroll.run(&directory, report)) {
+    let done = match runtime.block_on(enrollment.enroll.run(&directory, report)) {
         Ok(done) => done,
         Err(error) => {
             let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
@@ -178,10 +179,8 @@ fn enroll(args: &AgentEnrollArgs, config: Option<&Path>, out: &mut impl Write) -
             return Ok(if matches!(error, EnrollError::Usage(_)) { USAGE } else { 1 });
         }
     };
-    if let Enrolled::Certificate(files) | Enrolled::Request(_, files) = &done {
-        let default = directory.join(CONFIG_FILE);
-        share_key(config.unwrap_or(&default), &files.key, out)?;
-    }
+    let (Enrolled::Certificate(files) | Enrolled::NotDue(files) | Enrolled::Request(_, files)) = &done;
+    share_key(args, &directory, &files.key, out)?;
     match done {
         Enrolled::Certificate(MachineFiles { cert, key, ca, crl }) => {
             writeln!(out, "wrote {}; in the agent's configuration:", cert.display())?;
@@ -203,11 +202,10 @@ fn enroll(args: &AgentEnrollArgs, config: Option<&Path>, out: &mut impl Write) -
 }
 
 /// Lets the agent read its key, if its configuration says that it runs as another user.
-fn share_key(config: &Path, key: &Path, out: &mut impl Write) -> std::io::Result<()> {
-    if !config.exists() {
-        return Ok(());
-    }
-    let shared = match Config::from_file(config) {
+fn share_key(args: &Args, directory: &Path, key: &Path, out: &mut impl Write) -> std::io::Result<()> {
+    let beside = directory.join(CONFIG_FILE);
+    let file = args.file().or_else(|| beside.exists().then_some(&beside));
+    let shared = match args.config_with(file) {
         Ok(config) => agent_user::share_key(&config, key).map_err(|error| error_chain(&error)),
         Err(error) => Err(error_chain(&error)),
     };

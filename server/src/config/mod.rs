@@ -64,7 +64,7 @@ pub struct Config {
     /// Whether a separate process, the keeper, starts the agent and all commands, and restarts the agent if it crashes.
     pub keeper: KeeperMode,
     /// The unprivileged user to run the agent as, by name or by id; the keeper stays root. Requires a keeper, root and cgroup v2.
-    /// Commands never run as it: those that name no user run as the first of `command_users`, or without these as root. Default: the keeper's.
+    /// If this process runs as it already, so do commands. Otherwise they never do: those that name no user run as the first of `command_users`, or without these as root. Default: the keeper's.
     pub agent_user: Option<String>,
     /// That process, if it has started this one. Not in configuration files.
     #[serde(skip)]

@@ -19,7 +19,7 @@ pub enum LogFormat {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum KeeperMode {
-    /// If the agent is started by root and the keeper's program is installed.
+    /// If root starts the agent and the keeper's program can be used.
     #[default]
     Auto,
     /// Yes, or the agent does not start.

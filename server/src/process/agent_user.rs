@@ -12,7 +12,7 @@ use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RawMode, Stat, Uid, chownat, fchmod, fchown, fstat, openat,
 };
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
-use telexec_engine::{delegate_cgroup, is_state_file, look_up_users};
+use telexec_engine::{check_delegation, delegate_cgroup, is_state_file, look_up_users};
 use telexec_keeper::agent_user::AgentUser;
 use telexec_keeper::users::{Credentials, Users};
 use tracing::warn;
@@ -104,9 +104,9 @@ pub struct Prepared {
     pub command_users: Option<Users>,
 }
 
-/// The user that who starts an agent with this configuration is to make it; `None`: it stays who that is, which may be that user
-/// already.
-pub fn to_become(config: &Config) -> Option<&str> {
+/// The user that this process has to change the agent to; `None`: the agent keeps the user of this process, which may be its
+/// `agent_user` already.
+pub fn user_to_become(config: &Config) -> Option<&str> {
     let name = config.agent_user.as_deref()?;
     let own = rustix::process::geteuid();
     let is_own = |users: Vec<Credentials>| users.iter().any(|user| user.uid == own.as_raw());
@@ -114,8 +114,8 @@ pub fn to_become(config: &Config) -> Option<&str> {
     (!is_already).then_some(name)
 }
 
-/// Lets the user of an agent with this configuration, which is returned, read a private key of root's, as one of its group. `None`: that is
-/// not needed, or this process is not root.
+/// Lets the user of an agent with this configuration, which is returned, read a private key of root's, as a member of its group.
+/// `None`: it can already, there is none, or this process is not root.
 ///
 /// # Errors
 /// See [`AgentUserError`].
@@ -124,10 +124,15 @@ pub fn share_key(config: &Config, path: &Path) -> Result<Option<String>, AgentUs
         return Ok(None);
     };
     let user = find(name)?;
+    if user.uid == 0 || check_access(&user, vec![path.to_owned()]).is_ok() {
+        return Ok(None);
+    }
     let share = || {
-        let key = openat(CWD, path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-        if fstat(&key)?.st_uid != 0 {
-            return Err(io::Error::other("it is not root's"));
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let key = openat(CWD, path, flags, Mode::empty())?;
+        let stat = fstat(&key)?;
+        if stat.st_uid != 0 || file_type(&stat) != FileType::RegularFile || stat.st_nlink != 1 {
+            return Err(io::Error::other("it is not a file of root's with one name"));
         }
         // first the group: the old one gets nothing
         fchown(&key, None, Some(Gid::from_raw(user.gid)))?;
@@ -149,9 +154,9 @@ pub fn prepare(config: &Config, name: &str) -> Result<Prepared, AgentUserError> 
     // nothing changes if it fails
     directories.chown(&user, true)?;
     check_access(&user, files(config))?;
+    let cgroups = delegate_cgroup(user.uid, user.gid).map_err(AgentUserError::Cgroup)?;
     directories.chown(&user, false)?;
     check_access(&user, directories.paths())?;
-    let cgroups = delegate_cgroup(user.uid, user.gid).map_err(AgentUserError::Cgroup)?;
     Ok(Prepared { agent_user: AgentUser::new(user, cgroups), command_users })
 }
 
@@ -163,6 +168,7 @@ pub fn check(config: &Config, name: &str) -> Result<(), AgentUserError> {
     match look_up(config, name) {
         Ok((user, _)) => {
             check_ports(&user, config)?;
+            check_delegation().map_err(AgentUserError::Cgroup)?;
             Directories::of(config).chown(&user, true)?;
             check_access(&user, files(config))
         }

@@ -2,15 +2,17 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
+use telexec_executor::text::error_chain;
 use telexec_keeper::agent_user::AgentUser;
 use telexec_keeper::users::{Users, write_one};
 use tracing::warn;
 
-use super::agent_user::to_become;
+use super::agent_user::user_to_become;
 use crate::{Config, KeeperMode};
 
 const PROGRAM: &str = "telexec-keeper";
@@ -43,8 +45,13 @@ pub enum KeeperError {
     /// This program does not know where it is.
     #[error("where this program is cannot be found out, and so neither where {PROGRAM} is")]
     Place(#[source] io::Error),
+    /// Another user may have written it.
+    #[error(
+        "{0}: is not executed: it must belong to root, or to the owner of telexecd, and not be writable by everyone"
+    )]
+    Untrusted(PathBuf),
     /// It cannot be run.
-    #[error("{path}: cannot be run (needed for a keeper: see --keeper)")]
+    #[error("{path}: cannot be run (required for a keeper: see --keeper and --agent-user)")]
     Run {
         /// The program.
         path: PathBuf,
@@ -62,31 +69,46 @@ fn programs() -> Result<(PathBuf, PathBuf), KeeperError> {
     Ok((this, path))
 }
 
-/// Whether an agent that no keeper has started is to have one. Logs a warning where one is missing.
-pub fn is_wanted(config: &Config) -> bool {
-    match config.keeper {
-        KeeperMode::On => true,
-        KeeperMode::Off => false,
-        KeeperMode::Auto if to_become(config).is_some() => true,
-        KeeperMode::Auto => rustix::process::geteuid().is_root() && is_installed(),
-    }
-}
-
-fn is_installed() -> bool {
-    let installed = programs().is_ok_and(|(_, path)| path.is_file());
-    if !installed {
-        warn!("{PROGRAM} is not installed: a crash of the agent, or an upgrade, ends all commands (keeper = \"auto\")");
-    }
-    installed
-}
-
-/// Checks that the keeper's program is there and of the version of this one. Blocks.
+/// Whether an agent that no keeper has started is to have one. Blocks. Warns where root's has none, but could.
 ///
 /// # Errors
-/// It is not.
-pub fn check() -> Result<(), KeeperError> {
-    let (_, path) = programs()?;
+/// It is to have one, and the keeper's program cannot be used.
+pub fn decide(config: &Config) -> Result<bool, KeeperError> {
+    match config.keeper {
+        KeeperMode::Off => Ok(false),
+        KeeperMode::Auto if user_to_become(config).is_none() => Ok(rustix::process::geteuid().is_root() && is_usable()),
+        KeeperMode::On | KeeperMode::Auto => check().map(|()| true),
+    }
+}
+
+fn is_usable() -> bool {
+    let checked = check();
+    if let Err(error) = &checked {
+        let error = error_chain(error);
+        warn!(
+            error,
+            "no keeper: no command survives a crash or an upgrade of the agent under its control (--keeper off: without this warning)"
+        );
+    }
+    checked.is_ok()
+}
+
+/// Checks that the keeper's program is there and of the version of this one.
+fn check() -> Result<(), KeeperError> {
+    let (this, path) = programs()?;
+    check_owner(&this, &path)?;
     check_program(path)
+}
+
+/// Another user may have put it where it is looked for, in /tmp, say.
+fn check_owner(this: &Path, path: &Path) -> Result<(), KeeperError> {
+    let found = |path: &Path| path.metadata().map_err(|source| KeeperError::Run { path: path.to_owned(), source });
+    let (this, keeper) = (found(this)?, found(path)?);
+    let trusted = [0, rustix::process::geteuid().as_raw(), this.uid()];
+    match trusted.contains(&keeper.uid()) && keeper.mode() & 0o002 == 0 {
+        true => Ok(()),
+        false => Err(KeeperError::Untrusted(path.to_owned())),
+    }
 }
 
 /// The same of the program that a running keeper would execute.

@@ -10,7 +10,7 @@ use telexec_tests::{
     until, until_output, within,
 };
 
-use super::crash_and_wait;
+use super::{crash, crash_and_wait};
 
 /// `None`: there can be none here.
 fn agent(config: &str) -> Option<Agent> {
@@ -155,6 +155,31 @@ async fn commands_never_run_as_it_and_without_a_name_as_the_first_that_is_allowe
 }
 
 /// Those of root become the agent's; others are a matter of who has made them.
+/// By who restarts an agent whose keeper was killed, without waiting for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_keeper_it_ends_all_before_the_next_one_serves() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::create_dir(directory.path().join("socket")).unwrap();
+    let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let start = || {
+        let builder = builder("kill_grace = \"30s\"\nshutdown_grace = \"5m\"")?
+            .listen(&format!("unix://{}", at("socket/agent.sock")));
+        Some(builder.args(["--state-dir", &at("state")]).start())
+    };
+    let Some(first) = start() else { return };
+    let (executor, mark) = (first.executor().await, marker());
+    for text in ["trap '' TERM; sleep 300; sleep 300", "setsid sleep 300 & sleep 300"] {
+        let command = Command::shell(text).env(MARK, &mark).on_disconnect(OnDisconnect::Detach).build().unwrap();
+        drop(within(executor.execute(command)).await.unwrap());
+    }
+    until("all run", async || processes_with(&mark).len() >= 5).await;
+    crash(first.pid());
+    let second = start().unwrap();
+    assert_eq!(processes_with(&mark), []);
+    assert!(!second.log().contains("left"), "{}", second.log());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn it_takes_over_the_directories_of_an_agent_that_was_root() {
     let base = tempfile::tempdir().unwrap();

@@ -67,6 +67,20 @@ async fn without_its_keeper_an_agent_ends_what_it_runs_and_itself() {
     assert!(agent.log().contains("the keeper is gone"), "{}", agent.log());
 }
 
+/// Nor does it wait for anything once it has begun to end.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_keeper_an_agent_that_ends_does_so_at_once() {
+    let agent = Agent::builder().kept().config("shutdown_grace = \"5m\"\nkill_grace = \"200ms\"").start();
+    let (executor, mark) = (agent.executor().await, marker());
+    let command = Command::argv(["sleep", "300"]).env(MARK, &mark).build().unwrap();
+    let _running = within(executor.execute(command)).await.unwrap();
+    agent.signal(Signal::TERM);
+    until("it ends", async || agent.log().contains("shutting down")).await;
+    assert!(!processes_with(&mark).is_empty());
+    kill_process(Pid::from_raw(agent.pid()).unwrap(), Signal::KILL).unwrap();
+    until("nothing is left", async || processes_with(&mark).is_empty()).await;
+}
+
 /// As a service manager does it.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_hangs_is_killed_when_it_is_asked_again() {

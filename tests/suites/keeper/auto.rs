@@ -28,7 +28,7 @@ async fn another_user_has_none() {
     }
     let agent = Agent::builder().user(NOBODY).args(["--keeper", "auto"]).start();
     assert_eq!(process_of(&agent), "telexecd");
-    assert!(!agent.log().contains("not installed"), "{}", agent.log());
+    assert!(!agent.log().contains("no keeper"), "{}", agent.log());
 }
 
 /// As with a unit that has `User=` of that name.
@@ -50,7 +50,9 @@ async fn who_is_the_agent_user_already_needs_none() {
 /// By a program that has no keeper beside it.
 fn alone(directory: &std::path::Path) -> AgentBuilder {
     let path = directory.join("telexecd");
-    std::fs::copy(program("telexecd"), &path).unwrap();
+    // not by this process: another test's child could have it open for writing when it is executed
+    let copied = std::process::Command::new("cp").arg("-n").arg(program("telexecd")).arg(&path).status().unwrap();
+    assert!(copied.success() || path.exists());
     Agent::builder().through(["sh", "-c", "shift; exec \"$0\" \"$@\"", path.to_str().unwrap()])
 }
 
@@ -62,7 +64,7 @@ async fn where_it_is_not_installed_there_is_none_and_the_log_warns() {
     let directory = tempfile::tempdir().unwrap();
     let agent = alone(directory.path()).args(["--keeper", "auto"]).start();
     assert_eq!(process_of(&agent), "telexecd");
-    assert!(agent.log().contains("telexec-keeper is not installed"), "{}", agent.log());
+    assert!(agent.log().contains("no keeper: no command survives a crash"), "{}", agent.log());
     run(&agent.executor().await, Command::argv(["true"])).await.unwrap();
 }
 
@@ -75,8 +77,32 @@ fn where_it_is_not_installed_an_agent_user_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let asked = alone(directory.path()).args(["--keeper", "auto", "--agent-user", AGENT_USER]);
     let refused = asked.try_start().err().unwrap();
-    assert_eq!(refused.status.code(), Some(1), "{refused}");
+    assert_eq!(refused.status.code(), Some(78), "{refused}");
     assert!(refused.log.contains("telexec-keeper: cannot be run"), "{refused}");
+}
+
+/// In a directory that everyone may write to, such as /tmp.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_keeper_that_somebody_else_has_put_there_is_not_executed() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (planted, mark) = (directory.path().join("telexec-keeper"), directory.path().join("mark"));
+    let place = |owner: u32, mode: u32| {
+        std::fs::write(&planted, format!("#!/bin/sh\ntouch {}\n", mark.display())).unwrap();
+        std::os::unix::fs::chown(&planted, Some(owner), Some(owner)).unwrap();
+        std::fs::set_permissions(&planted, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    };
+    for (owner, mode) in [(NOBODY, 0o755), (0, 0o757)] {
+        place(owner, mode);
+        let agent = alone(directory.path()).args(["--keeper", "auto"]).start();
+        assert_eq!(process_of(&agent), "telexecd");
+        assert!(agent.log().contains("telexec-keeper: is not executed"), "{}", agent.log());
+        let refused = alone(directory.path()).args(["--keeper", "on"]).try_start().err().unwrap();
+        assert_eq!(refused.status.code(), Some(78), "{refused}");
+    }
+    assert!(!mark.exists());
 }
 
 /// In a terminal both are in the foreground process group.
@@ -88,6 +114,8 @@ async fn an_interrupt_of_both_is_one() {
     let mut running = within(agent.executor().await.execute(command)).await.unwrap();
     until_output(&mut running, "up\n").await;
     kill_process_group(Pid::from_raw(agent.pid()).unwrap(), Signal::INT).unwrap();
+    // as by timeout(1), and by who is impatient
+    agent.signal(Signal::TERM);
     let exited = exit_of(running).await;
     assert_eq!(exited.cause, ExitCause::Exited(0), "{}", agent.log());
     assert!(agent.ended().await.success(), "{}", agent.log());

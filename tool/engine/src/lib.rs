@@ -42,7 +42,7 @@ mod wait;
 mod workers;
 
 pub use self::boot_time::boot_time;
-pub use self::cgroup::delegate_cgroup;
+pub use self::cgroup::{check_delegation, delegate_cgroup};
 pub use self::config::{LocalConfig, Retention, SpoolLimits};
 pub use self::containment_kind::ContainmentKind;
 pub use self::continued::ContinuedExecution;

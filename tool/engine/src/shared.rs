@@ -175,6 +175,10 @@ impl Shared {
 
     /// From SIGTERM to SIGKILL.
     pub(crate) fn kill_grace(&self, command: &Command) -> Duration {
+        // there is nobody left who could send its processes another signal
+        if self.kept.as_ref().is_some_and(|kept| kept.lost.is_cancelled() && kept.keeper.is_of_another_user()) {
+            return Duration::ZERO;
+        }
         command.kill_grace().unwrap_or(self.kill_grace).min(self.max_kill_grace)
     }
 

@@ -92,7 +92,7 @@ pub fn check(config: &Config) -> Result<(), UpgradeError> {
 pub fn check_as_next(config: &Config) -> Result<(), UpgradeError> {
     let Some(text) = std::env::var_os(PREDECESSOR) else { return Ok(()) };
     let Ok(before) = serde_json::from_str::<Predecessor>(&text.to_string_lossy()) else { return Ok(()) };
-    // otherwise the keeper that is there starts it
+    // whatever "auto" would decide, the running keeper starts it
     if config.keeper == KeeperMode::Off {
         return Err(UpgradeError::Changed("keeper"));
     }

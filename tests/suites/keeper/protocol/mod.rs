@@ -364,8 +364,8 @@ async fn agents_that_no_longer_serve_are_given_up() {
 fn it_says_how_it_is_started() {
     let output = Command::new(program("telexec-keeper")).output().unwrap();
     assert_eq!(output.status.code(), Some(64));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("telexecd --keeper on"));
-    for (flag, said) in [("--help", "telexecd --keeper on"), ("-V", env!("CARGO_PKG_VERSION"))] {
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is started by telexecd"));
+    for (flag, said) in [("--help", "is started by telexecd"), ("-V", env!("CARGO_PKG_VERSION"))] {
         let output = Command::new(program("telexec-keeper")).arg(flag).output().unwrap();
         assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains(said), "{output:?}");
     }

@@ -108,8 +108,8 @@ fn what_is_no_state_is_refused() {
     for (arguments, code, error) in [
         (&["--state-fd", "999", "/bin/true"][..], 1, "descriptor 999 was not inherited"),
         (&["--state-fd", "0", "/bin/true"], 1, "descriptor 0 was not inherited"),
-        (&["--state-fd", "x", "/bin/true"], 64, "telexecd --keeper on"),
-        (&["--state-fd", "0"], 64, "telexecd --keeper on"),
+        (&["--state-fd", "x", "/bin/true"], 64, "is started by telexecd"),
+        (&["--state-fd", "0"], 64, "is started by telexecd"),
     ] {
         let output = keeper(arguments);
         let log = String::from_utf8_lossy(&output.stderr);

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use rustix::process::getpid;
 use telexec_keeper::agent_user::{AGENT, EXECUTIONS, make_agent_cgroup};
@@ -17,6 +18,10 @@ use super::{SUBTREE, Unified, bases, enable_controllers, is_delegated, share_out
 
 /// What the names of these directories begin with; after a dot comes the keeper's process.
 const PREFIX: &str = "telexec-agent";
+
+/// How long an agent whose keeper was killed may take to end, and between two looks at it.
+const AGENT_END_TIMEOUT: Duration = Duration::from_secs(10);
+const AGENT_END_INTERVAL: Duration = Duration::from_millis(10);
 
 /// What the owner of a part may write, see "Model of Delegation" in the kernel's cgroup-v2.rst.
 const GIVEN: [&str; 3] = ["cgroup.procs", "cgroup.threads", SUBTREE];
@@ -39,6 +44,17 @@ pub fn delegate_cgroup(uid: u32, gid: u32) -> io::Result<PathBuf> {
         }
     }
     Err(failure)
+}
+
+/// Checks what can be checked of that without doing it: that the hierarchy is mounted.
+///
+/// # Errors
+/// It is not.
+pub fn check_delegation() -> io::Result<()> {
+    match hierarchy::all()?.iter().any(|hierarchy| hierarchy.unified) {
+        true => Ok(()),
+        false => Err(io::Error::other("none is mounted")),
+    }
 }
 
 fn delegate_in(base: &Path, may_move: bool, uid: u32, gid: u32) -> io::Result<PathBuf> {
@@ -84,13 +100,27 @@ fn remove_unused(base: &Path) -> io::Result<()> {
         if !keeper.is_some_and(is_gone) {
             continue;
         }
-        // an agent whose keeper was killed ends, but not what it may have started as its user
-        let _ = fs::write(path.join(AGENT).join("cgroup.kill"), "1");
+        end_agent(&path);
         if fs::read_to_string(path.join(EVENTS)).is_ok_and(|text| !is_populated(&text)) {
             let _ = files::remove(&path);
         }
     }
     Ok(())
+}
+
+/// Waits for an agent whose keeper was killed: it ends what it runs, and itself, but not what it may have started as its user. One
+/// that does not is killed, with all that it runs.
+fn end_agent(made: &Path) {
+    let runs = || fs::read_to_string(made.join(AGENT).join(EVENTS)).is_ok_and(|text| is_populated(&text));
+    let until = Instant::now() + AGENT_END_TIMEOUT;
+    while runs() && Instant::now() < until {
+        std::thread::sleep(AGENT_END_INTERVAL);
+    }
+    if runs() {
+        for cgroup in [AGENT, EXECUTIONS] {
+            let _ = fs::write(made.join(cgroup).join("cgroup.kill"), "1");
+        }
+    }
 }
 
 /// What was delegated to this process, and tried out before.

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-pub use self::delegation::delegate_cgroup;
+pub use self::delegation::{check_delegation, delegate_cgroup};
 use self::directory::Directory;
 use self::hierarchy::Hierarchy;
 use self::leaf::Keeper;
