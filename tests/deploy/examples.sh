@@ -30,6 +30,8 @@ for file in yaml.safe_load(open(sys.argv[1]))["write_files"]:
     path = root + file["path"]
     os.makedirs(os.path.dirname(path), exist_ok=True)
     text = file["content"].replace("\"/etc/", f"\"{root}/etc/").replace("\"/var/", f"\"{root}/var/")
+    # the package, which makes the user, is not installed here
+    text = text.replace("agent_user = \"telexec\"", "agent_user = \"games\"")
     open(path, "w").write(text)
     os.chmod(path, int(file["permissions"], 8))' "$user_data" "$work/root"
 etc=$work/root/etc/telexec
@@ -37,6 +39,8 @@ etc=$work/root/etc/telexec
 "$telexec" certs issue agent --server --dir "$work/ca" >/dev/null
 cp "$work/ca/ca.pem" "$work/ca/agent.pem" "$work/ca/agent.key" "$etc"
 [[ $(stat -c %a "$etc/agent.key") == 600 ]] || die "others may read the key"
+chmod 755 "$work"
+chown root:games "$etc/agent.key" && chmod 640 "$etc/agent.key"
 "$STATIC" --config "$etc/telexecd.toml" --check-config 2>"$work/said" || die "$(cat "$work/said")"
 passed "its configuration and policy are valid"
 

@@ -133,7 +133,7 @@ impl LocalExecutor {
         let base = defaults.base(command, &account);
         let shell = defaults.shell_of(command, &account, &base);
         let working_directory = defaults.working_directory(command, &account);
-        let variables = base.into_keys().collect();
+        let variables = base.into_keys().map(str::to_owned).collect();
         let no_new_privileges = defaults.no_new_privileges(command, &account);
         let (user, uid) = (account.name, account.uid);
         Ok(ResolvedCommand { user, uid, working_directory, shell, variables, no_new_privileges })

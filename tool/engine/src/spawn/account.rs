@@ -1,5 +1,6 @@
 //! The users that commands run as, as passwd(5) and group(5), or what stands for them on this machine, know them.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,9 @@ use telexec_keeper::users::DYNAMIC;
 use telexec_spawn::{Credentials, private};
 
 use super::dynamic_user::DYNAMIC_USER;
+
+/// Variables by their names.
+pub(crate) type Environment<'a> = BTreeMap<&'a str, Cow<'a, str>>;
 
 /// A user that commands run as.
 #[derive(Clone, Debug)]
@@ -119,21 +123,20 @@ impl Account {
     }
 
     /// What its commands' environment starts from, as login(1) makes it.
-    pub(crate) fn environment(&self) -> BTreeMap<String, String> {
+    pub(crate) fn environment(&self) -> Environment<'_> {
         let path = match self.uid {
             0 => "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             _ => "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
         };
-        let lang = std::env::var("LANG").unwrap_or_else(|_| "C.UTF-8".into());
+        let lang = std::env::var("LANG").map_or("C.UTF-8".into(), Cow::Owned);
         [
-            ("PATH", path),
-            ("HOME", &self.home),
-            ("USER", &self.name),
-            ("LOGNAME", &self.name),
-            ("SHELL", &self.shell),
-            ("LANG", &lang),
+            ("PATH", path.into()),
+            ("HOME", Cow::from(&self.home)),
+            ("USER", Cow::from(&self.name)),
+            ("LOGNAME", Cow::from(&self.name)),
+            ("SHELL", Cow::from(&self.shell)),
+            ("LANG", lang),
         ]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .into()
     }
 }

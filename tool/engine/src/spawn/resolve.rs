@@ -1,5 +1,6 @@
 //! From a command to the one process that it becomes: the user, the shell, the environment, the directory.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::CString;
 
@@ -7,7 +8,7 @@ use telexec_executor::trace::{TRACEPARENT, TRACESTATE};
 use telexec_executor::{Command, ExecutionId, Program, SpawnError, USER_SHELL};
 
 use super::SpawnSpec;
-use super::account::Account;
+use super::account::{Account, Environment};
 use super::dynamic_user::DYNAMIC_USER;
 use super::working_directory::Report;
 use crate::LocalConfig;
@@ -79,12 +80,7 @@ impl Defaults {
     }
 
     /// The same, where [`USER_SHELL`] is what it stands for in this environment of that user.
-    pub(crate) fn shell_of(
-        &self,
-        command: &Command,
-        account: &Account,
-        base: &BTreeMap<String, String>,
-    ) -> Option<String> {
+    pub(crate) fn shell_of(&self, command: &Command, account: &Account, base: &Environment<'_>) -> Option<String> {
         self.shell(command).map(|shell| self.known(shell, account, base).to_owned())
     }
 
@@ -97,11 +93,11 @@ impl Defaults {
     }
 
     /// The account of a service has no login shell, but its agent runs commands as it; nor has a dynamic user one.
-    fn known<'a>(&'a self, shell: &'a str, account: &Account, base: &'a BTreeMap<String, String>) -> &'a str {
+    fn known<'a>(&'a self, shell: &'a str, account: &Account, base: &'a Environment<'_>) -> &'a str {
         if shell != USER_SHELL {
             return shell;
         }
-        let own = base.get("SHELL").map_or("", String::as_str);
+        let own = base.get("SHELL").map_or("", AsRef::as_ref);
         let is_none = matches!(own.rsplit('/').next(), Some("" | "nologin" | "false"));
         let takes_default = account.is_dynamic || (is_none && account.uid == self.account.uid);
         if takes_default { &self.shell } else { own }
@@ -117,12 +113,12 @@ impl Defaults {
     }
 
     /// The environment without what the request sets.
-    pub(crate) fn base(&self, command: &Command, account: &Account) -> BTreeMap<String, String> {
+    pub(crate) fn base<'a>(&'a self, command: &Command, account: &'a Account) -> Environment<'a> {
         let mut base = account.environment();
         if command.terminal().is_some() {
-            base.insert("TERM".into(), TERM.into());
+            base.insert("TERM", TERM.into());
         }
-        base.extend(self.environment.clone());
+        base.extend(borrowed(&self.environment));
         base
     }
 
@@ -147,7 +143,7 @@ impl Defaults {
         };
         let program = argv.first().cloned().unwrap_or_default();
         SpawnSpec {
-            candidates: candidates(&program, base.get("PATH").map_or("", String::as_str)),
+            candidates: candidates(&program, base.get("PATH").map_or("", AsRef::as_ref)),
             program,
             argv: argv.into_iter().map(c_string).collect(),
             working_directory: c_string(self.working_directory(command, &account)),
@@ -177,31 +173,41 @@ const TERM: &str = "xterm-256color";
 /// request.
 fn candidates(program: &str, path: &str) -> Vec<CString> {
     if program.contains('/') {
-        return vec![c_string(program.to_owned())];
+        return vec![c_string(program)];
     }
     let absolute = path.split(':').filter(|directory| directory.starts_with('/'));
-    absolute.map(|directory| c_string(format!("{directory}/{program}"))).collect()
+    absolute.map(|directory| c_string_of(&[directory, "/", program])).collect()
 }
 
-fn environment(base: BTreeMap<String, String>, command: &Command, id: &ExecutionId, key: &Key) -> Vec<CString> {
-    let mut variables = if command.clear_environment() { BTreeMap::new() } else { base };
-    variables.extend(command.environment().clone());
+fn borrowed(variables: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
+    variables.iter().map(|(name, value)| (&**name, value.into()))
+}
+
+fn environment<'a>(base: Environment<'a>, command: &'a Command, id: &ExecutionId, key: &Key) -> Vec<CString> {
+    let mut variables = if command.clear_environment() { Environment::new() } else { base };
+    variables.extend(borrowed(command.environment()));
     if let Some(trace) = command.trace().filter(|_| !command.environment().contains_key(TRACEPARENT)) {
-        variables.insert(TRACEPARENT.to_owned(), trace.traceparent());
+        variables.insert(TRACEPARENT, trace.traceparent().into());
         match trace.tracestate() {
             "" => drop(variables.remove(TRACESTATE)),
-            state => drop(variables.insert(TRACESTATE.to_owned(), state.to_owned())),
+            state => drop(variables.insert(TRACESTATE, state.into())),
         }
     }
     // whatever the request says: the agent finds the execution's processes by the key
-    variables.insert(ID.to_owned(), id.to_string());
-    variables.insert(MARKER.to_owned(), key.to_string());
-    variables.into_iter().map(|(name, value)| c_string(format!("{name}={value}"))).collect()
+    variables.insert(ID, id.to_string().into());
+    variables.insert(MARKER, key.to_string().into());
+    variables.iter().map(|(name, value)| c_string_of(&[name, "=", value])).collect()
+}
+
+fn c_string(text: impl AsRef<str>) -> CString {
+    c_string_of(&[text.as_ref()])
 }
 
 /// A [`Command`] and a checked configuration hold no NUL bytes.
-fn c_string(text: String) -> CString {
-    let mut bytes = text.into_bytes();
+fn c_string_of(parts: &[&str]) -> CString {
+    // with room for the NUL byte, it is allocated once
+    let mut bytes = Vec::with_capacity(parts.iter().map(|part| part.len()).sum::<usize>() + 1);
+    parts.iter().for_each(|part| bytes.extend_from_slice(part.as_bytes()));
     bytes.retain(|byte| *byte != 0);
     CString::new(bytes).unwrap_or_default()
 }
