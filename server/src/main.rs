@@ -1,5 +1,6 @@
 //! `telexecd`: the agent.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ use telexec_server::process::restrictions::{RulesetStatus, restrict};
 use telexec_server::process::upgrade::{UpgradeError, check, check_as_next, refuse};
 use telexec_server::process::{dynamic_users, machine};
 use telexec_server::{
-    BindError, Config, ConfigError, Ending, Listeners, PolicyError, ServeError, logging, serve, serve_if_asked,
+    BindError, Config, ConfigError, Ending, KeeperMode, Listeners, PolicyError, ServeError, logging, serve,
+    serve_if_asked,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -45,14 +47,22 @@ fn act(args: &Args) -> ExitCode {
         let done = subcommand.run(args, &mut std::io::stdout().lock());
         return done.map_or_else(|error| fail(error.as_ref(), BAD_CONFIG), ExitCode::from);
     }
-    let config = match args.config().and_then(|config| config.check().map(|()| config)) {
-        Ok(config) => config,
-        Err(error) => return fail(&error, BAD_CONFIG),
-    };
     let kept_by = match if args.check_config { Ok(None) } else { Keeper::inherited() } {
         Ok(keeper) => keeper,
         Err(error) => return fail(&error, 1),
     };
+    let config = match args.config() {
+        Ok(config) => config,
+        Err(error) => return fail(&error, BAD_CONFIG),
+    };
+    // before it cannot read what only root can
+    let becomes_another = !args.check_config && kept_by.is_none() && user_to_become(&config).is_some();
+    if becomes_another && config.keeper != KeeperMode::Off && !rustix::process::geteuid().is_root() {
+        return fail(&AgentUserError::NotRoot, BAD_CONFIG);
+    }
+    if let Err(error) = config.check() {
+        return fail(&error, BAD_CONFIG);
+    }
     // before there is another thread
     let landlock = match kept_by.as_ref().filter(|keeper| keeper.is_of_another_user()).map(|_| restrict(&config)) {
         Some(Err(error)) => return fail(&error, 1),
@@ -73,7 +83,8 @@ fn act(args: &Args) -> ExitCode {
         {
             return fail(&error, BAD_CONFIG);
         }
-        if let Err(error) = user_to_become(&config).map_or(Ok(()), |name| agent_user::check(&config, name)) {
+        if let Err(error) = user_to_become(&config).map_or(Ok(()), |name| agent_user::check(&config, name, args.file()))
+        {
             return fail(&error, BAD_CONFIG);
         }
         if let Err(error) = check_as_next(&config) {
@@ -85,7 +96,7 @@ fn act(args: &Args) -> ExitCode {
         };
     }
     if kept_by.is_none() {
-        match start_keeper(&config) {
+        match start_keeper(&config, args.file()) {
             Ok(()) => {}
             Err((error, code)) => return fail(error.as_ref(), code),
         }
@@ -105,10 +116,7 @@ fn act(args: &Args) -> ExitCode {
 }
 
 /// Becomes the keeper, if there is to be one. `Err`: this process ends with this error and code.
-fn start_keeper(config: &Config) -> Result<(), (Box<dyn std::error::Error>, u8)> {
-    if user_to_become(config).is_some() && !rustix::process::geteuid().is_root() {
-        return Err((AgentUserError::NotRoot.into(), BAD_CONFIG));
-    }
+fn start_keeper(config: &Config, file: Option<&Path>) -> Result<(), (Box<dyn std::error::Error>, u8)> {
     // before anything changes for it
     if !keeper::decide(config).map_err(|error| (error.into(), BAD_CONFIG))? {
         return Ok(());
@@ -116,7 +124,7 @@ fn start_keeper(config: &Config) -> Result<(), (Box<dyn std::error::Error>, u8)>
     let (command_users, agent_user) = match user_to_become(config) {
         Some(name) => {
             let Prepared { agent_user, command_users } =
-                prepare(config, name).map_err(|error| (error.into(), BAD_CONFIG))?;
+                prepare(config, name, file).map_err(|error| (error.into(), BAD_CONFIG))?;
             (command_users, Some(agent_user))
         }
         None => {

@@ -207,7 +207,7 @@ pub async fn serve(
             () = engine.keeper_lost() => {}
         }
     }
-    info!("shutting down");
+    info!(running = engine.running(), "shutting down");
     accepting.shutdown().await;
     not_serving(&health).await;
     engine.close();

@@ -20,8 +20,9 @@ use crate::wire::Report;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a starter is used, for the same reason.
 const MAX_AGE: Duration = Duration::from_secs(10);
-/// How long a start waits for its process: far longer than that takes, unless it or the starter is held up. Then it does without.
-const START_TIMEOUT: Duration = Duration::from_millis(100);
+/// How long a start waits for its process: far longer than that takes, unless it or the starter is held up. Then it does without, and
+/// what is made after all may be taken for a process of the command, until it is killed.
+const START_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The starter, and the one process that it has made, or is about to make.
 pub(super) struct Ahead {

@@ -333,6 +333,9 @@ impl Keeper {
                     self.agent.stops();
                     // what is handed to an agent on its way is to be ended in order
                     let is_early = !self.agent.is_ready() && !self.children.to_hand_over().is_empty();
+                    if signal == Signal::KILL {
+                        log::line("asked to end again: killing the agent; commands in the background run on untracked");
+                    }
                     if is_early && signal != Signal::KILL && self.agent.running.is_some() {
                         self.stop_when_ready = Some(signal);
                     } else if !self.agent.signal(signal) {

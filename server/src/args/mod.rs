@@ -105,7 +105,7 @@ pub struct Args {
 
 impl Args {
     /// The configuration file, which alone defines roles.
-    pub(crate) fn file(&self) -> Option<&Path> {
+    pub fn file(&self) -> Option<&Path> {
         self.config.as_deref()
     }
 

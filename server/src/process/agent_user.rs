@@ -35,10 +35,10 @@ const SET_ID: RawMode = 0o6000;
 #[non_exhaustive]
 pub enum AgentUserError {
     /// Only root can become another user.
-    #[error("agent_user: only root can run the agent as another user: start telexecd as root, or leave it out")]
+    #[error("agent_user: only root can run the agent as another user: start telexecd as root, or remove agent_user")]
     NotRoot,
     /// It cannot be looked up.
-    #[error("agent_user")]
+    #[error("agent_user: create the user (the package and deploy/systemd/telexec.sysusers do), or remove agent_user")]
     LookUp(#[source] io::Error),
     /// A user that commands may run as cannot be looked up.
     #[error("command_users")]
@@ -83,14 +83,14 @@ pub enum AgentUserError {
         source: io::Error,
     },
     /// Its user has no access to a file or directory.
-    #[error(
-        "agent_user: {user} has no access to {path} (a private key may be root's, with the user's group and mode 640)"
-    )]
+    #[error("agent_user: {user} has no access to {path}{remedy}")]
     Access {
         /// Its user.
         user: String,
         /// The file.
         path: PathBuf,
+        /// What to do.
+        remedy: String,
         /// The cause.
         source: io::Error,
     },
@@ -124,7 +124,8 @@ pub fn share_key(config: &Config, path: &Path) -> Result<Option<String>, AgentUs
         return Ok(None);
     };
     let user = find(name)?;
-    if user.uid == 0 || check_access(&user, vec![path.to_owned()]).is_ok() {
+    let check = || check_access(&user, vec![path.to_owned()], ", or to a directory above it");
+    if user.uid == 0 || check().is_ok() {
         return Ok(None);
     }
     let share = || {
@@ -139,6 +140,7 @@ pub fn share_key(config: &Config, path: &Path) -> Result<Option<String>, AgentUs
         Ok(fchmod(&key, Mode::RUSR | Mode::WUSR | Mode::RGRP)?)
     };
     share().map_err(|source| AgentUserError::Share { user: name.to_owned(), path: path.to_owned(), source })?;
+    check()?;
     Ok(Some(user.name))
 }
 
@@ -147,16 +149,16 @@ pub fn share_key(config: &Config, path: &Path) -> Result<Option<String>, AgentUs
 ///
 /// # Errors
 /// See [`AgentUserError`]. Nothing was started.
-pub fn prepare(config: &Config, name: &str) -> Result<Prepared, AgentUserError> {
+pub fn prepare(config: &Config, name: &str, file: Option<&Path>) -> Result<Prepared, AgentUserError> {
     let (user, command_users) = look_up(config, name)?;
     check_ports(&user, config)?;
     let directories = Directories::of(config);
     // nothing changes if it fails
     directories.chown(&user, true)?;
-    check_access(&user, files(config))?;
+    check_files(&user, config, file)?;
     let cgroups = delegate_cgroup(user.uid, user.gid).map_err(AgentUserError::Cgroup)?;
     directories.chown(&user, false)?;
-    check_access(&user, directories.paths())?;
+    check_access(&user, directories.paths(), "")?;
     Ok(Prepared { agent_user: AgentUser::new(user, cgroups), command_users })
 }
 
@@ -164,13 +166,15 @@ pub fn prepare(config: &Config, name: &str) -> Result<Prepared, AgentUserError> 
 ///
 /// # Errors
 /// See [`AgentUserError`].
-pub fn check(config: &Config, name: &str) -> Result<(), AgentUserError> {
+pub fn check(config: &Config, name: &str, file: Option<&Path>) -> Result<(), AgentUserError> {
     match look_up(config, name) {
         Ok((user, _)) => {
             check_ports(&user, config)?;
             check_delegation().map_err(AgentUserError::Cgroup)?;
-            Directories::of(config).chown(&user, true)?;
-            check_access(&user, files(config))
+            let directories = Directories::of(config);
+            directories.chown(&user, true)?;
+            check_files(&user, config, file)?;
+            check_access(&user, directories.not_roots(), "")
         }
         // as the agent itself, before an upgrade
         Err(AgentUserError::NotRoot) => Ok(()),
@@ -178,12 +182,16 @@ pub fn check(config: &Config, name: &str) -> Result<(), AgentUserError> {
     }
 }
 
-/// What the agent reads, beside its configuration.
-fn files(config: &Config) -> Vec<PathBuf> {
-    let files =
-        [&config.tls_cert, &config.tls_key, &config.client_ca, &config.client_crl, &config.policy, &config.receipt_key];
-    let syslog = config.audit.syslog.iter().flat_map(|syslog| [&syslog.ca, &syslog.cert, &syslog.key]);
-    files.into_iter().chain(syslog).flatten().cloned().collect()
+/// Checks that the user can read what the agent does, its program and its configuration (`file`) too.
+fn check_files(user: &Credentials, config: &Config, file: Option<&Path>) -> Result<(), AgentUserError> {
+    let syslog = config.audit.syslog.as_ref();
+    let keys = [config.tls_key.as_ref(), config.receipt_key.as_ref(), syslog.and_then(|syslog| syslog.key.as_ref())];
+    let remedy = format!(": run chgrp {} and chmod 640 on it", user.gid);
+    check_access(user, keys.into_iter().flatten().cloned().collect(), &remedy)?;
+    let public = [&config.tls_cert, &config.client_ca, &config.client_crl, &config.policy];
+    let syslog = syslog.into_iter().flat_map(|syslog| [&syslog.ca, &syslog.cert]).flatten();
+    let own = std::env::current_exe().ok().into_iter().chain(file.map(Path::to_owned));
+    check_access(user, public.into_iter().flatten().chain(syslog).cloned().chain(own).collect(), "")
 }
 
 fn look_up(config: &Config, name: &str) -> Result<(Credentials, Option<Users>), AgentUserError> {
@@ -290,6 +298,15 @@ impl<'a> Directories<'a> {
         Ok(())
     }
 
+    /// Those that exist and do not become the user's, and those of sockets that do not exist, which nobody makes.
+    fn not_roots(&self) -> Vec<PathBuf> {
+        let stays = |(path, content): &&(&Path, Content<'_>)| match path.metadata() {
+            Ok(found) => found.uid() != 0,
+            Err(_) => matches!(content, Content::Sockets),
+        };
+        self.0.iter().filter(stays).map(|(path, _)| path.to_path_buf()).collect()
+    }
+
     fn paths(&self) -> Vec<PathBuf> {
         self.0.iter().map(|(path, _)| path.to_path_buf()).filter(|path| path.is_dir()).collect()
     }
@@ -320,9 +337,11 @@ fn make(path: &Path) -> io::Result<()> {
 
 /// Opens them as the agent will, by a thread that is that user: threads have credentials of their own, see
 /// credentials(7).
-fn check_access(user: &Credentials, files: Vec<PathBuf>) -> Result<(), AgentUserError> {
-    let failed =
-        |path: &Path, source| AgentUserError::Access { user: user.name.clone(), path: path.to_owned(), source };
+fn check_access(user: &Credentials, files: Vec<PathBuf>, remedy: &str) -> Result<(), AgentUserError> {
+    let failed = |path: &Path, source| {
+        let (user, path, remedy) = (user.name.clone(), path.to_owned(), remedy.to_owned());
+        AgentUserError::Access { user, path, remedy, source }
+    };
     let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
     let groups: Vec<_> = user.groups.iter().copied().map(Gid::from_raw).collect();
     let check = move || {

@@ -51,7 +51,7 @@ pub enum KeeperError {
     )]
     Untrusted(PathBuf),
     /// It cannot be run.
-    #[error("{path}: cannot be run (required for a keeper: see --keeper and --agent-user)")]
+    #[error("{path}: cannot be run: install it beside telexecd, or in ../lib/telexec")]
     Run {
         /// The program.
         path: PathBuf,
@@ -87,7 +87,7 @@ fn is_usable() -> bool {
         let error = error_chain(error);
         warn!(
             error,
-            "no keeper: no command survives a crash or an upgrade of the agent under its control (--keeper off: without this warning)"
+            "no keeper: if the agent crashes or is upgraded, its commands end, or run on untracked (--keeper off: without this warning)"
         );
     }
     checked.is_ok()

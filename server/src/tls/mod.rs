@@ -74,7 +74,9 @@ pub enum TlsError {
         ca: String,
     },
     /// The private key is accessible to others than the agent's user and root.
-    #[error("others may use the private key {path} (mode {mode:o}): run chmod 600 {path}")]
+    #[error(
+        "others may use the private key {path} (mode {mode:o}): run chmod 600 {path}, or with agent_user chown root:GROUP and chmod 640, GROUP being its group"
+    )]
     Exposed {
         /// The key's file.
         path: PathBuf,

@@ -64,7 +64,7 @@ async fn where_it_is_not_installed_there_is_none_and_the_log_warns() {
     let directory = tempfile::tempdir().unwrap();
     let agent = alone(directory.path()).args(["--keeper", "auto"]).start();
     assert_eq!(process_of(&agent), "telexecd");
-    assert!(agent.log().contains("no keeper: no command survives a crash"), "{}", agent.log());
+    assert!(agent.log().contains("no keeper: if the agent crashes"), "{}", agent.log());
     run(&agent.executor().await, Command::argv(["true"])).await.unwrap();
 }
 

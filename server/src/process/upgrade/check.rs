@@ -131,7 +131,7 @@ pub(super) fn check_config(keeper: u32, config: &Config) -> Result<(), UpgradeEr
     config
         .agent_user
         .as_deref()
-        .map_or(Ok(()), |name| agent_user::check(config, name))
+        .map_or(Ok(()), |name| agent_user::check(config, name, None))
         .map_err(|error| invalid(&error))?;
     check_settings(keeper, config)
 }
