@@ -113,7 +113,7 @@ async fn the_agent_says_what_it_is() {
     assert_eq!((&answer["maxExecutions"], &answer["labels"]), (&json!(7), &json!({"rack": "b 4"})));
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     assert_eq!(answer["kernel"], kernel.trim_end());
-    for field in ["version", "hostname", "containment", "startTime"] {
+    for field in ["version", "hostname", "containment", "startTime", "agentUser", "defaultUser"] {
         assert!(!answer[field].as_str().unwrap().is_empty(), "{field}");
     }
     assert_eq!(answer["identity"], format!("unix:uid={}", rustix::process::getuid().as_raw()));

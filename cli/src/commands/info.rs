@@ -75,6 +75,10 @@ fn as_text(info: &AgentInfo, own: Option<String>) -> String {
         ("architecture", info.architecture.clone()),
         ("kernel", info.kernel.clone()),
         ("containment", info.containment.clone()),
+        ("limits", limits(info)),
+        ("agent user", info.agent_user.clone()),
+        ("default user", info.default_user.clone()),
+        ("keeper", has_keeper(info).map(|has| if has { "yes" } else { "no" }.to_owned()).unwrap_or_default()),
         ("executions", format!("{} running, at most {}", info.running_executions, info.max_executions)),
         ("ended", counts(&info.ended_executions)),
         ("refused", counts(&info.refusals)),
@@ -85,6 +89,23 @@ fn as_text(info: &AgentInfo, own: Option<String>) -> String {
         ("receipt key", receipt_key(info)),
         ("your cert", own.map(|time| format!("expires {time}")).unwrap_or_default()),
     ])
+}
+
+/// `None`: older agents do not say.
+fn has_keeper(info: &AgentInfo) -> Option<bool> {
+    (!info.agent_user.is_empty()).then_some(info.has_keeper)
+}
+
+/// Without the field that they are in.
+fn limits(info: &AgentInfo) -> String {
+    if has_keeper(info).is_none() {
+        return String::new();
+    }
+    let names = info.limits.iter().map(|limit| limit.strip_prefix("limits.").unwrap_or(limit));
+    match names.collect::<Vec<_>>().join(", ") {
+        none if none.is_empty() => "none".to_owned(),
+        names => names,
+    }
 }
 
 /// The id of the key that signs receipts.
@@ -108,6 +129,10 @@ pub(super) fn as_json(info: &AgentInfo) -> serde_json::Value {
         "architecture": info.architecture,
         "kernel": info.kernel,
         "containment": info.containment,
+        "limits": has_keeper(info).map(|_| &info.limits),
+        "agent_user": has_keeper(info).map(|_| &info.agent_user),
+        "default_user": has_keeper(info).map(|_| &info.default_user),
+        "has_keeper": has_keeper(info),
         "running_executions": info.running_executions,
         "max_executions": info.max_executions,
         "start_time": start_time(info),

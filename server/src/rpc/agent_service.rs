@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use telexec_engine::look_up_users;
 use telexec_executor::InvalidCommand;
 use telexec_proto::convert::{command_from_wire, error_to_status};
 use telexec_proto::v1::agent_service_server::AgentService;
@@ -28,13 +29,16 @@ pub(crate) struct Agent {
     max_executions: u32,
     labels: HashMap<String, String>,
     start_time: SystemTime,
+    user: String,
+    has_keeper: bool,
 }
 
 impl Agent {
     /// Takes the current time as the agent's start.
     pub(crate) fn new(stack: Stack, tls: Option<Tls>, config: &Config) -> Self {
         let labels = config.labels.clone().into_iter().collect();
-        Self { stack, tls, max_executions: config.max_executions, labels, start_time: SystemTime::now() }
+        let (start_time, has_keeper) = (SystemTime::now(), config.kept_by.is_some());
+        Self { stack, tls, max_executions: config.max_executions, labels, start_time, user: own_user(), has_keeper }
     }
 }
 
@@ -62,6 +66,10 @@ impl AgentService for Agent {
             refusals: self.stack.metrics.refusals(),
             named_commands: self.stack.named_commands.list(),
             receipt_key: self.stack.receipts.public_key(),
+            limits: engine.limits().into_iter().map(str::to_owned).collect(),
+            default_user: engine.user().to_owned(),
+            agent_user: self.user.clone(),
+            has_keeper: self.has_keeper,
         };
         counted(&call.reservation, answer)
     }
@@ -100,6 +108,13 @@ impl AgentService for Agent {
         };
         counted(&call.reservation, answer)
     }
+}
+
+/// The user of this process.
+fn own_user() -> String {
+    let id = rustix::process::geteuid().as_raw().to_string();
+    let found = look_up_users(std::slice::from_ref(&id)).unwrap_or_default();
+    found.into_iter().next().map_or(id, |user| user.name)
 }
 
 /// What the command runs.

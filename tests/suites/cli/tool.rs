@@ -21,6 +21,8 @@ pub(super) async fn info_describes_the_agent(site: Site) {
     assert_eq!((&info["version"], &info["os"]), (&json!(env!("CARGO_PKG_VERSION")), &json!("linux")));
     assert_eq!(info["architecture"], std::env::consts::ARCH);
     assert_eq!(info["running_executions"], 0);
+    assert!(info["default_user"].is_string() && info["agent_user"].is_string(), "{info}");
+    assert_eq!(info["has_keeper"], false);
     let own = format!("unix:uid={}", rustix::process::geteuid().as_raw());
     let identity = if site.target.len() > 1 { "alice" } else { &own };
     assert_eq!(info["identity"], identity);

@@ -35,6 +35,8 @@ async fn said(agent: &Agent, user: &str, text: &str) -> String {
 async fn it_has_no_privileges() {
     let Some(agent) = agent("") else { return };
     let uid = said(&agent, "root", &format!("id -u {AGENT_USER}")).await;
+    let info = within(agent.connect().await.info()).await.unwrap();
+    assert_eq!((&*info.agent_user, &*info.default_user, info.has_keeper), (AGENT_USER, "root", true));
     for _ in 0..2 {
         let pid = super::serving(&agent).unwrap();
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
