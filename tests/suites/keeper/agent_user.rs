@@ -4,7 +4,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
 use telexec_client::{Dial, Endpoint};
-use telexec_executor::{Command, Executor, ExecutorError, ExitCause, FileTarget, Files, OnDisconnect};
+use telexec_executor::{
+    Command, Executor, ExecutorError, ExitCause, FileTarget, Files, ListQuery, OnDisconnect, Signal,
+};
 use telexec_tests::{
     AGENT_USER, Agent, AgentBuilder, Certs, Hierarchy, MARK, Refused, collect, is_root, marker, processes_with, run,
     until, until_output, within,
@@ -117,6 +119,30 @@ async fn commands_of_others_are_signalled_and_ended_and_have_what_is_theirs() {
         let ended = run(&executor, ended).await.unwrap().exited;
         assert_eq!(ended.working_directory.as_deref(), Some("/usr"), "{user}");
     }
+}
+
+/// As only root can do it.
+#[tokio::test(flavor = "multi_thread")]
+async fn cgroups_that_a_command_has_closed_to_it_hold_up_nothing() {
+    let Some(agent) = agent("kill_grace = \"200ms\"") else { return };
+    let (executor, mark) = (agent.executor().await, marker());
+    let text = r#"
+        cd "$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)$(sed -n 's/^0:://p' /proc/self/cgroup)" || exit
+        mkdir -p a/b c && chmod 0 c/cgroup.procs
+        (echo 0 >a/b/cgroup.procs; exec sleep 300) &
+        until [ -n "$(cat a/b/cgroup.procs)" ]; do :; done
+        chmod 0 a/b a; echo closed; exec sleep 300"#;
+    let command = Command::shell(text).user("root").env(MARK, &mark).build().unwrap();
+    let mut running = within(executor.execute(command)).await.unwrap();
+    until_output(&mut running, "closed\n").await;
+    let id = running.started().id.clone();
+    let listed = within(executor.list(ListQuery::default())).await.unwrap();
+    assert_eq!(listed.executions.iter().map(|info| &info.id).collect::<Vec<_>>(), [&id]);
+    within(executor.signal(&id, Signal::CONT)).await.unwrap();
+    drop(running);
+    until("it has ended", async || processes_with(&mark).is_empty()).await;
+    let ended = within(executor.get(&id)).await.unwrap();
+    assert!(ended.exited.is_some_and(|exited| exited.surviving_processes == 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -158,8 +158,8 @@ fn numbers(lines: &str) -> impl Iterator<Item = i32> {
     lines.lines().filter_map(|line| line.parse().ok())
 }
 
-/// Goes through a directory and all below it: `enter` sees each before those below it, `leave` each but the first after
-/// them, by its parent and its name.
+/// Goes through a directory and all below it, but for what only root may enter: `enter` sees each before those below it, `leave`
+/// each but the first after them, by its parent and its name.
 ///
 /// A command may have made more levels than a path or the descriptors of this process can name: so only one is open.
 pub(super) fn walk(
@@ -174,9 +174,13 @@ pub(super) fn walk(
     while let Some((_, children)) = levels.last_mut() {
         match children.pop() {
             Some(child) => {
-                current = open_at(current.as_fd(), child.as_c_str(), flags)?;
-                enter(current.as_fd())?;
-                levels.push((child, below(&current)?));
+                let opened = open_at(current.as_fd(), child.as_c_str(), flags);
+                let Some(opened) = unless_closed(opened.and_then(|opened| Ok((below(&opened)?, opened))))? else {
+                    continue;
+                };
+                current = opened.1;
+                unless_closed(enter(current.as_fd()))?;
+                levels.push((child, opened.0));
             }
             None if levels.len() == 1 => return Ok(()),
             None => {
@@ -187,6 +191,15 @@ pub(super) fn walk(
         }
     }
     Ok(())
+}
+
+/// `None`: a command of root has closed it to this process, which is another user's. What ends all in a cgroup does not need to look
+/// into it.
+fn unless_closed<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+        result => result.map(Some),
+    }
 }
 
 /// The directories in a directory.

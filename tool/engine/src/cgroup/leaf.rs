@@ -134,7 +134,12 @@ impl Leaf {
     fn read_members(&self) -> io::Result<Vec<Process>> {
         let Some(directory) = self.directory() else { return Ok(Vec::new()) };
         let mut members = Vec::new();
-        for pid in directory.pids()? {
+        let pids = match directory.pids() {
+            // a command of root has closed it
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Vec::new(),
+            pids => pids?,
+        };
+        for pid in pids {
             members.extend(table::read(pid)?.filter(|process| !process.zombie));
         }
         if !members.is_empty() {
