@@ -11,8 +11,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags, openat, openat2, statx};
+use rustix::fs::{
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Statx, StatxFlags, flock, openat, openat2,
+    statx,
+};
 use rustix::io::Errno;
 use rustix::process::Pid;
 use telexec_spawn::{Chown, Credentials, Step};
@@ -24,6 +28,8 @@ const TERMINALS: RangeInclusive<u32> = 136..=143;
 
 /// The names of the two cgroups: the agent's own, and the one that is delegated to it.
 pub const AGENT: &str = "agent";
+/// How often it is tried to lock a directory, once a millisecond.
+const LOCK_TRIES: u32 = 100;
 /// See [`AGENT`].
 pub const EXECUTIONS: &str = "executions";
 
@@ -52,6 +58,23 @@ impl AgentUser {
         let cgroup = self.cgroups.join(AGENT);
         make_agent_cgroup(&cgroup)?;
         Ok(openat(CWD, cgroup.join("cgroup.procs"), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    /// Locks the directory of its cgroups, which says that its keeper lives.
+    ///
+    /// # Errors
+    /// There is none, or others look at it all the time.
+    pub(crate) fn lock(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = openat(CWD, &self.cgroups, flags, Mode::empty())?;
+        // who looks at it has it for a moment
+        for _ in 0..LOCK_TRIES {
+            match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(1)),
+                locked => return Ok(locked.map(|()| directory)?),
+            }
+        }
+        Err(Errno::WOULDBLOCK.into())
     }
 
     /// The agent is in its cgroup.

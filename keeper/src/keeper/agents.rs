@@ -69,6 +69,11 @@ impl Keeper {
         self.stop_when_ready = Some(signal);
     }
 
+    /// The agent was asked to end, once, and commands outlive it.
+    fn is_ending_commands(&self) -> bool {
+        self.asked_at.is_some() && !self.is_urgent && !self.children.to_hand_over().is_empty()
+    }
+
     /// It does not serve in time.
     pub(super) fn replace_agent(&mut self) {
         log::line(&format!("the agent does not serve after {} s: killing it", READY_TIMEOUT.as_secs()));
@@ -89,6 +94,21 @@ impl Keeper {
             Next::End(_) if was_handed_over => {
                 self.lose_agent();
                 self.start_to_stop(Signal::TERM);
+            }
+            // it has crashed while it ended what it ran
+            Next::End(code) if !status.success() && self.is_ending_commands() => {
+                self.lose_agent();
+                let what =
+                    format!("the agent, process {pid}, ended unexpectedly while it was ending commands ({status})");
+                if std::mem::replace(&mut self.has_retried, true) {
+                    log::line(&format!("{what}: killing them"));
+                    self.children.abandon_all();
+                    self.agent.user.iter().for_each(AgentUser::kill_all);
+                    self.code = Some(code);
+                } else {
+                    log::line(&what);
+                    self.start_to_stop(Signal::TERM);
+                }
             }
             Next::End(code) => {
                 if !was_asked {

@@ -128,6 +128,12 @@ struct Keeper {
     reexec_by: Option<Instant>,
     /// It was asked to end, by a signal.
     asked_at: Option<Instant>,
+    /// It was asked again, and has killed the agent.
+    is_urgent: bool,
+    /// An agent was started to end what one has left that was ending it.
+    has_retried: bool,
+    /// Locked while this process lives: others take a directory that is not locked for a dead keeper's.
+    _lock: Option<OwnedFd>,
     /// The agent is to end as soon as it serves.
     stop_when_ready: Option<Signal>,
     code: Option<u8>,
@@ -202,6 +208,7 @@ impl Keeper {
             }
         };
         // after the signals, which it takes none of
+        let lock = agent_user.as_ref().and_then(|user| user.lock().ok());
         let closer_at = (agent_user.is_some() && close_by_thread().is_err()).then(Instant::now);
         Ok(Self {
             epoll,
@@ -224,6 +231,9 @@ impl Keeper {
             ready_by: None,
             reexec_by: None,
             asked_at: None,
+            is_urgent: false,
+            has_retried: false,
+            _lock: lock,
             stop_when_ready: None,
             code: None,
         })
@@ -321,28 +331,36 @@ impl Keeper {
                 libc::SIGUSR2 if self.agent.is_ready() => drop(self.agent.signal(Signal::USR2)),
                 libc::SIGHUP | libc::SIGUSR2 => {}
                 signal => {
-                    let signal = match (self.asked_at, signal) {
-                        // timeout(1), for one, asks twice at once
-                        (Some(first), _) if first.elapsed() < REPEAT_DELAY => continue,
-                        // it was asked before, and has not ended
-                        (Some(_), _) => Signal::KILL,
-                        (None, libc::SIGINT) => Signal::INT,
-                        (None, _) => Signal::TERM,
+                    // it was asked before, and has not ended; timeout(1), for one, asks twice at once
+                    let is_again = self.asked_at.is_some_and(|first| first.elapsed() >= REPEAT_DELAY);
+                    let signal = match (is_again, signal) {
+                        (true, _) => Signal::KILL,
+                        (false, libc::SIGINT) => Signal::INT,
+                        (false, _) => Signal::TERM,
                     };
-                    self.asked_at.get_or_insert_with(Instant::now);
-                    self.agent.stops();
-                    // what is handed to an agent on its way is to be ended in order
-                    let is_early = !self.agent.is_ready() && !self.children.to_hand_over().is_empty();
-                    if signal == Signal::KILL {
-                        log::line("asked to end again: killing the agent; commands in the background run on untracked");
-                    }
-                    if is_early && signal != Signal::KILL && self.agent.running.is_some() {
-                        self.stop_when_ready = Some(signal);
-                    } else if !self.agent.signal(signal) {
-                        self.start_to_stop(signal);
-                    }
+                    self.stop(signal);
                 }
             }
+        }
+    }
+
+    /// Was asked to end.
+    fn stop(&mut self, signal: Signal) {
+        self.asked_at.get_or_insert_with(Instant::now);
+        self.agent.stops();
+        if signal == Signal::KILL {
+            self.is_urgent = true;
+            log::line("asked to end again: killing the agent; commands in the background run on untracked");
+        } else if self.agent.running.is_some() && !self.agent.is_ready() {
+            // until then it may ignore it
+            self.stop_when_ready = Some(signal);
+            if !self.children.to_hand_over().is_empty() {
+                // what is handed to an agent on its way is to be ended in order
+                return;
+            }
+        }
+        if !self.agent.signal(signal) {
+            self.start_to_stop(signal);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -204,7 +205,10 @@ fn enroll(args: &Args, enrollment: &AgentEnrollArgs, out: &mut impl Write) -> Re
 /// Lets the agent read its key, if its configuration says that it runs as another user.
 fn share_key(args: &Args, directory: &Path, key: &Path, out: &mut impl Write) -> std::io::Result<()> {
     let beside = directory.join(CONFIG_FILE);
-    let file = args.file().or_else(|| beside.exists().then_some(&beside));
+    // not one that another user has put there
+    let own = rustix::process::geteuid().as_raw();
+    let is_own = |path: &Path| path.metadata().is_ok_and(|found| [0, own].contains(&found.uid()));
+    let file = args.file().or_else(|| (is_own(&beside) && is_own(directory)).then_some(&beside));
     let shared = match args.config_with(file) {
         Ok(config) => agent_user::share_key(&config, key).map_err(|error| error_chain(&error)),
         Err(error) => Err(error_chain(&error)),

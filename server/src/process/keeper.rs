@@ -5,7 +5,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use telexec_executor::text::error_chain;
 use telexec_keeper::agent_user::AgentUser;
@@ -16,6 +17,8 @@ use super::agent_user::user_to_become;
 use crate::{Config, KeeperMode};
 
 const PROGRAM: &str = "telexec-keeper";
+/// How long it may take to say which formats it reads: far longer than it does.
+const FORMATS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Where packages have it, from the directory of this program.
 const PACKAGED: &str = "../lib/telexec";
 
@@ -46,9 +49,7 @@ pub enum KeeperError {
     #[error("where this program is cannot be found out, and so neither where {PROGRAM} is")]
     Place(#[source] io::Error),
     /// Another user may have written it.
-    #[error(
-        "{0}: is not executed: it must belong to root, or to the owner of telexecd, and not be writable by everyone"
-    )]
+    #[error("{0}: is not executed: it must belong to root, or to the owner of telexecd, and not be writable by others")]
     Untrusted(PathBuf),
     /// It cannot be run.
     #[error("{path}: cannot be run: install it beside telexecd, or in ../lib/telexec")]
@@ -104,8 +105,10 @@ fn check() -> Result<(), KeeperError> {
 fn check_owner(this: &Path, path: &Path) -> Result<(), KeeperError> {
     let found = |path: &Path| path.metadata().map_err(|source| KeeperError::Run { path: path.to_owned(), source });
     let (this, keeper) = (found(this)?, found(path)?);
-    let trusted = [0, rustix::process::geteuid().as_raw(), this.uid()];
-    match trusted.contains(&keeper.uid()) && keeper.mode() & 0o002 == 0 {
+    let own = rustix::process::geteuid();
+    // in a directory of its own the group of a user may write, as in many build trees
+    let others = if own.is_root() && keeper.gid() != 0 { 0o022 } else { 0o002 };
+    match [0, own.as_raw(), this.uid()].contains(&keeper.uid()) && keeper.mode() & others == 0 {
         true => Ok(()),
         false => Err(KeeperError::Untrusted(path.to_owned())),
     }
@@ -116,7 +119,7 @@ fn check_owner(this: &Path, path: &Path) -> Result<(), KeeperError> {
 /// # Errors
 /// It cannot take the place of this keeper's.
 pub(crate) fn check_program(path: PathBuf) -> Result<(), KeeperError> {
-    let output = match Command::new(&path).arg(telexec_keeper::FORMATS).stdin(Stdio::null()).output() {
+    let output = match formats_of(&path) {
         Ok(output) => output,
         Err(source) => return Err(KeeperError::Run { path, source }),
     };
@@ -127,6 +130,22 @@ pub(crate) fn check_program(path: PathBuf) -> Result<(), KeeperError> {
         true => Err(KeeperError::Version { path, theirs, ours }),
         false => Err(KeeperError::Failed { path, status: output.status, message: text(&output.stderr) }),
     }
+}
+
+/// What it says that it reads.
+fn formats_of(path: &Path) -> io::Result<Output> {
+    let mut command = Command::new(path);
+    command.arg(telexec_keeper::FORMATS).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (mut child, until) = (command.spawn()?, Instant::now() + FORMATS_TIMEOUT);
+    while child.try_wait()?.is_none() {
+        if Instant::now() >= until {
+            child.kill()?;
+            child.wait()?;
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.wait_with_output()
 }
 
 /// Becomes the keeper, which starts this program again with the same command line, as this user (`None`: as that of this

@@ -141,8 +141,11 @@ async fn cgroups_that_a_command_has_closed_to_it_hold_up_nothing() {
     within(executor.signal(&id, Signal::CONT)).await.unwrap();
     drop(running);
     until("it has ended", async || processes_with(&mark).is_empty()).await;
-    let ended = within(executor.get(&id)).await.unwrap();
-    assert!(ended.exited.is_some_and(|exited| exited.surviving_processes == 0));
+    until("its end is known", async || {
+        let ended = within(executor.get(&id)).await.unwrap().exited;
+        ended.is_some_and(|exited| exited.surviving_processes == 0)
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -206,6 +209,20 @@ async fn without_its_keeper_it_ends_all_before_the_next_one_serves() {
     let second = start().unwrap();
     assert_eq!(processes_with(&mark), []);
     assert!(!second.log().contains("left"), "{}", second.log());
+}
+
+/// One whose keeper lives, but in another pid namespace, is no dead keeper's.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_one_in_another_pid_namespace_spares_it() {
+    let Some(first) = agent("") else { return };
+    let (executor, serving) = (first.executor().await, super::serving(&first));
+    let mark = marker();
+    let command = Command::argv(["sleep", "300"]).env(MARK, &mark).build().unwrap();
+    let _running = within(executor.execute(command)).await.unwrap();
+    let second = builder("").unwrap().in_pid_namespace().start();
+    run(&second.executor().await, Command::argv(["true"])).await.unwrap();
+    assert_eq!(super::serving(&first), serving);
+    assert_eq!(processes_with(&mark).len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
-use telexec_executor::{Command, Executor};
+use telexec_executor::{Command, Executor, OnDisconnect};
 use telexec_tests::{Agent, MARK, children, is_root, marker, processes_with, run, telexecd, until, within};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -78,6 +78,24 @@ async fn without_its_keeper_an_agent_that_ends_does_so_at_once() {
     until("it ends", async || agent.log().contains("shutting down")).await;
     assert!(!processes_with(&mark).is_empty());
     kill_process(Pid::from_raw(agent.pid()).unwrap(), Signal::KILL).unwrap();
+    until("nothing is left", async || processes_with(&mark).is_empty()).await;
+}
+
+/// Its commands in the background too: another one ends them.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_crashes_while_it_ends_leaves_nothing() {
+    let mut agent = Agent::builder().kept().config("shutdown_grace = \"5m\"\nkill_grace = \"200ms\"").start();
+    let (executor, mark) = (agent.executor().await, marker());
+    let command = Command::shell("trap '' TERM; sleep 300; sleep 300").env(MARK, &mark);
+    let command = command.on_disconnect(OnDisconnect::Detach).build().unwrap();
+    drop(within(executor.execute(command)).await.unwrap());
+    agent.signal(Signal::TERM);
+    until("it ends", async || agent.log().contains("shutting down")).await;
+    super::crash(agent.serving_pid());
+    until("another one ends", async || agent.log().matches("listening on").count() == 2).await;
+    // its grace is as long
+    super::crash(super::serving(&agent).unwrap());
+    agent.ended().await;
     until("nothing is left", async || processes_with(&mark).is_empty()).await;
 }
 

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use rustix::process::getpid;
 use telexec_keeper::agent_user::{AGENT, EXECUTIONS, make_agent_cgroup};
 
@@ -97,7 +99,8 @@ fn remove_unused(base: &Path) -> io::Result<()> {
         let keeper = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.strip_prefix('.'));
         // one that is being made has no process in it yet, but a keeper
         let is_gone = |pid: &str| pid == std::process::id().to_string() || !Path::new("/proc").join(pid).exists();
-        if !keeper.is_some_and(is_gone) {
+        // one in another pid namespace is found by its lock alone
+        if !keeper.is_some_and(is_gone) || has_keeper(&path) {
             continue;
         }
         end_agent(&path);
@@ -108,10 +111,19 @@ fn remove_unused(base: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// A keeper that lives has this directory locked, but for the moment in which it executes its program anew.
+fn has_keeper(made: &Path) -> bool {
+    let directory = fs::File::open(made);
+    directory.is_ok_and(|directory| flock(&directory, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK))
+}
+
 /// Waits for an agent whose keeper was killed: it ends what it runs, and itself, but not what it may have started as its user. One
 /// that does not is killed, with all that it runs.
 fn end_agent(made: &Path) {
-    let runs = || fs::read_to_string(made.join(AGENT).join(EVENTS)).is_ok_and(|text| is_populated(&text));
+    let runs = || {
+        let is_populated = fs::read_to_string(made.join(AGENT).join(EVENTS)).is_ok_and(|text| is_populated(&text));
+        is_populated && !has_keeper(made)
+    };
     let until = Instant::now() + AGENT_END_TIMEOUT;
     while runs() && Instant::now() < until {
         std::thread::sleep(AGENT_END_INTERVAL);
