@@ -28,10 +28,11 @@ const TERMINALS: RangeInclusive<u32> = 136..=143;
 
 /// The names of the two cgroups: the agent's own, and the one that is delegated to it.
 pub const AGENT: &str = "agent";
-/// How often it is tried to lock a directory, once a millisecond.
-const LOCK_TRIES: u32 = 100;
 /// See [`AGENT`].
 pub const EXECUTIONS: &str = "executions";
+
+/// How often it is tried to lock their directory, once a millisecond.
+const LOCK_TRIES: u32 = 100;
 
 /// As whom the agent runs, and where.
 #[derive(Debug)]

@@ -126,7 +126,7 @@ struct Keeper {
     ready_by: Option<Instant>,
     /// The keeper executes its program on disk before the next agent starts; given up after this.
     reexec_by: Option<Instant>,
-    /// It was asked to end, by a signal.
+    /// When it was first asked to end, by a signal.
     asked_at: Option<Instant>,
     /// It was asked again, and has killed the agent.
     is_urgent: bool,
@@ -207,8 +207,8 @@ impl Keeper {
                 Err(error) => return Err(error),
             }
         };
-        // after the signals, which it takes none of
         let lock = agent_user.as_ref().and_then(|user| user.lock().ok());
+        // after the signals, which it takes none of
         let closer_at = (agent_user.is_some() && close_by_thread().is_err()).then(Instant::now);
         Ok(Self {
             epoll,

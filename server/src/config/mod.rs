@@ -61,7 +61,8 @@ pub struct Config {
     pub max_private_bytes: Option<u64>,
     /// Keep programs such as sudo from raising the privileges of any command (PR_SET_NO_NEW_PRIVS of prctl(2)). Default: no.
     pub no_new_privileges: bool,
-    /// Whether a separate process, the keeper, starts the agent and all commands, and restarts the agent if it crashes.
+    /// Whether a separate process, the keeper, starts the agent and all commands, and restarts the agent if it crashes. Default:
+    /// auto.
     pub keeper: KeeperMode,
     /// The unprivileged user to run the agent as, by name or by id; the keeper stays root. Requires a keeper, root and cgroup v2.
     /// If this process runs as it already, so do commands. Otherwise they never do: those that name no user run as the first of `command_users`, or without these as root. Default: the keeper's.

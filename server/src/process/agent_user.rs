@@ -174,7 +174,7 @@ pub fn check(config: &Config, name: &str, file: Option<&Path>) -> Result<(), Age
             let directories = Directories::of(config);
             directories.chown(&user, true)?;
             check_files(&user, config, file)?;
-            check_access(&user, directories.not_roots(), "")
+            check_access(&user, directories.of_others(&user), "")
         }
         // as the agent itself, before an upgrade
         Err(AgentUserError::NotRoot) => Ok(()),
@@ -298,13 +298,10 @@ impl<'a> Directories<'a> {
         Ok(())
     }
 
-    /// Those that exist and do not become the user's, and those of sockets that do not exist, which nobody makes.
-    fn not_roots(&self) -> Vec<PathBuf> {
-        let stays = |(path, content): &&(&Path, Content<'_>)| match path.metadata() {
-            Ok(found) => found.uid() != 0,
-            Err(_) => matches!(content, Content::Sockets),
-        };
-        self.0.iter().filter(stays).map(|(path, _)| path.to_path_buf()).collect()
+    /// Those that neither are the user's nor become so.
+    fn of_others(&self, user: &Credentials) -> Vec<PathBuf> {
+        let stays = |path: &&Path| path.metadata().is_ok_and(|found| ![0, user.uid].contains(&found.uid()));
+        self.0.iter().map(|(path, _)| *path).filter(stays).map(Path::to_owned).collect()
     }
 
     fn paths(&self) -> Vec<PathBuf> {
