@@ -120,8 +120,10 @@ passed "the first process is root, the agent is not"
 expect 0 '^none$' "$telexec" exec "${vsock[@]}" -c \
   'cat /tmp/file /proc/[0-9]*/root/tmp/file 2>/dev/null; grep -ls EXECUTION_ID=first /proc/[0-9]*/environ; echo none'
 [[ $said == none ]] || die "a command reaches another one: $said"
+before=$("$telexec" exec -u root "${vsock[@]}" -- pidof telexecd)
 # once its start was reported
 "$telexec" exec -d -u root "${vsock[@]}" -c 'sleep 1; kill -9 "$(pidof telexecd)"' >/dev/null
+until_it 60 "$telexec" exec -u root "${vsock[@]}" -c "[ \"\$(pidof telexecd)\" != '$before' ]"
 until_it 60 "$telexec" exec -u root "${vsock[@]}" -c 'touch "$(ls -d /proc/[0-9]*/root/tmp/file | head -n 1 | xargs dirname)/end"'
 expect 0 '^2[0-9]{9}$' "$telexec" attach "${vsock[@]}" first
 [[ $(head -n -1 <<<"$said") == "$(seq "$(($(wc -l <<<"$said") - 1))")" ]] || die "output is missing: $said"
