@@ -93,6 +93,14 @@ impl Place {
         Said::by(self.enroll_command(server, machine, args)).await
     }
 
+    /// Makes a key and a signing request.
+    async fn request(&self, args: &[&str]) -> Said {
+        let mut command = Command::from(telexecd());
+        command.args(["enroll", "--csr", "--name", "web1", "--dir", &self.text("web1")]).args(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Said::by(command).await
+    }
+
     async fn listed(&self, ca: &str) -> Vec<[String; 2]> {
         let said = self.certs(&["list", "--all", "--json"], ca).await;
         let rows = said.answer().lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
@@ -391,17 +399,11 @@ async fn a_key_that_somebody_else_has_put_there_is_refused() {
 #[tokio::test]
 async fn a_signing_request_is_for_a_key_that_stays() {
     let place = Place::new().await;
-    let request = async |args: &[&str]| {
-        let mut command = Command::from(telexecd());
-        command.args(["enroll", "--csr", "--name", "web1", "--dir", &place.text("web1")]).args(args);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        Said::by(command).await
-    };
-    request(&["--dns", "web1.test", "--ip", "10.0.0.7"]).await.answer();
+    place.request(&["--dns", "web1.test", "--ip", "10.0.0.7"]).await.answer();
     let (key, first) = (place.read("web1/web1.key"), place.read("web1/web1.csr"));
     assert_eq!(mode(&place.path("web1/web1.key")), 0o600);
     assert!(first.starts_with("-----BEGIN CERTIFICATE REQUEST-----"), "{first}");
-    request(&[]).await.answer();
+    place.request(&[]).await.answer();
     assert!(place.read("web1/web1.key") == key && place.read("web1/web1.csr") != first);
 }
 
@@ -412,18 +414,12 @@ async fn an_agent_that_is_not_root_may_read_its_key() {
         return;
     }
     let place = Place::new().await;
-    let request = async || {
-        let mut command = Command::from(telexecd());
-        command.args(["enroll", "--csr", "--name", "web1", "--dir", &place.text("web1")]);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        Said::by(command).await
-    };
     let key = place.path("web1/web1.key");
     let access = || (mode(&key), std::os::unix::fs::MetadataExt::gid(&key.metadata().unwrap()));
-    request().await.answer();
+    place.request(&[]).await.answer();
     assert_eq!(access(), (0o600, 0));
     std::fs::write(place.path("web1/telexecd.toml"), "agent_user = \"games\"\n").unwrap();
-    let said = request().await;
+    let said = place.request(&[]).await;
     assert!(
         said.stderr().contains("games has no access to") && said.stderr().contains("a directory above"),
         "{said:?}"
@@ -433,11 +429,11 @@ async fn an_agent_that_is_not_root_may_read_its_key() {
     }
     std::os::unix::fs::chown(&key, Some(0), Some(0)).unwrap();
     for _ in 0..2 {
-        request().await.answer();
+        place.request(&[]).await.answer();
         assert_eq!(access(), (0o640, 60));
     }
     std::fs::write(place.path("web1/telexecd.toml"), "agent_user = \"nobody-at-all\"\n").unwrap();
-    let said = request().await;
+    let said = place.request(&[]).await;
     assert!(said.code == 0 && said.stderr().contains("warning: the agent may be unable to read"), "{said:?}");
 }
 

@@ -174,13 +174,11 @@ pub(super) fn walk(
     while let Some((_, children)) = levels.last_mut() {
         match children.pop() {
             Some(child) => {
-                let opened = open_at(current.as_fd(), child.as_c_str(), flags);
-                let Some(opened) = unless_closed(opened.and_then(|opened| Ok((below(&opened)?, opened))))? else {
-                    continue;
-                };
-                current = opened.1;
+                let Some(next) = unless_closed(open_at(current.as_fd(), child.as_c_str(), flags))? else { continue };
+                let Some(children) = unless_closed(below(&next))? else { continue };
+                current = next;
                 unless_closed(enter(current.as_fd()))?;
-                levels.push((child, opened.0));
+                levels.push((child, children));
             }
             None if levels.len() == 1 => return Ok(()),
             None => {
