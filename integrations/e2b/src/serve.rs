@@ -172,7 +172,12 @@ async fn one(stream: Stream, visitor: Visitor) {
         visitor.greet(request.headers());
         let (request, reading) = watched(request);
         let answer = TowerToHyperService::new(visitor.router.clone()).call(request);
-        async move { answer.await.map(|response| reading.answered(response)) }
+        async move {
+            match answer.await {
+                Ok(response) => Ok(reading.answered(response).await),
+                Err(never) => Err(never),
+            }
+        }
     });
     let silence = async {
         if timeout(FIRST_TIMEOUT, asked.cancelled()).await.is_ok() {

@@ -518,7 +518,21 @@ def answers(url):
 
 
 def unread():
-    """What is answered before its body was read ends the connection, and says so."""
+    """A short body is read, even if nobody asks for it; a long one ends the connection, and its answer says so."""
+    wrong = head("/files?path=kept", **{"X-Access-Token": "wrong", "Content-Length": 4})
+    with socket.create_connection(("127.0.0.1", site.port), LIMIT) as connection:
+        for part in (wrong, b"late", wrong + b"soon"):
+            connection.sendall(part)
+            time.sleep(0.2)
+        answers = b""
+        while answers.count(b"HTTP/1.1 401") < 2:
+            part = connection.recv(65536)
+            assert part, answers
+            answers += part
+        assert b"connection: close" not in answers, answers
+    for rest in ({"Content-Length": 4}, {"Content-Length": 4, "Expect": "100-continue"}, {"Transfer-Encoding": "chunked"}):
+        answer = raw(head("/files?path=kept", **{"X-Access-Token": "wrong"}, **rest))
+        assert answer.startswith(b"HTTP/1.1 401") and b"connection: close" in answer, answer
     for wrong in ({"X-Access-Token": "wrong"}, {"E2b-Sandbox-Id": "other"}):
         answer = unary("filesystem.Filesystem/Stat", b" " * LIMIT_BYTES, **wrong)
         assert answer.status_code in (401, 502) and answer.headers["connection"] == "close", answer.headers
