@@ -1,8 +1,8 @@
 //! What was started and is not reaped.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, Mode, OFlags, fstatfs, openat};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -33,6 +33,10 @@ pub(crate) struct Child {
     pub(crate) is_released: bool,
     /// All that is held for it is still needed, though it is released.
     pub(crate) holds_all: bool,
+    /// When it is killed, if it has not ended.
+    pub(crate) due: Option<Instant>,
+    /// It was killed then.
+    pub(crate) is_overdue: bool,
     /// It does not end with its agent.
     pub(crate) survives: bool,
     /// Nor with this process.
@@ -58,6 +62,8 @@ impl Child {
             exit: None,
             is_released: false,
             holds_all: false,
+            due: None,
+            is_overdue: false,
             survives: false,
             outlives: false,
             held: Vec::new(),
@@ -114,6 +120,8 @@ pub(crate) struct Children {
     /// Of the agent that runs, and those that it has from an earlier one.
     by_id: HashMap<u64, u64>,
     by_pid: HashMap<i32, u64>,
+    /// When they are due, with their numbers.
+    due: BTreeSet<(Instant, u64)>,
     /// What is held of those that are reaped, by their ids.
     remembered: BTreeMap<u64, Vec<Option<Given>>>,
     next: u64,
@@ -132,6 +140,7 @@ pub(crate) struct Held<'a> {
     /// `None`: it is released.
     pub(crate) pid: Option<Pid>,
     pub(crate) exit: Option<(Exit, Duration)>,
+    pub(crate) is_overdue: bool,
     /// By their numbers.
     pub(crate) descriptors: Vec<(u8, BorrowedFd<'a>)>,
 }
@@ -152,8 +161,38 @@ impl Children {
         if let Some(id) = child.id {
             self.by_id.insert(id, number);
         }
+        self.due.extend(child.due.map(|due| (due, number)));
         self.all.insert(number, child);
         number
+    }
+
+    /// It is killed then, if it has not ended.
+    pub(crate) fn set_due(&mut self, number: u64, due: Instant) {
+        if let Some(child) = self.all.get_mut(&number) {
+            child.due = Some(due);
+            self.due.insert((due, number));
+        }
+    }
+
+    /// When the first of them is due.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.due.first().map(|(due, _)| *due)
+    }
+
+    /// Kills those that are due, and have not ended; returns how many there were.
+    pub(crate) fn kill_overdue(&mut self, now: Instant) -> usize {
+        let mut killed = 0;
+        while let Some(&(due, number)) = self.due.first()
+            && due <= now
+        {
+            self.due.pop_first();
+            if let Some(child) = self.all.get_mut(&number).filter(|child| child.exit.is_none()) {
+                child.is_overdue = true;
+                child.kill();
+                killed += 1;
+            }
+        }
+        killed
     }
 
     /// Gives this id to one that has none.
@@ -199,6 +238,9 @@ impl Children {
     /// It is reaped. Of what is held for it only the first descriptor stays.
     pub(crate) fn remove(&mut self, number: u64) -> Option<Child> {
         let mut child = self.all.remove(&number)?;
+        if let Some(due) = child.due {
+            self.due.remove(&(due, number));
+        }
         self.by_pid.remove(&child.pid.as_raw_nonzero().get());
         if let Some(id) = child.id {
             self.by_id.remove(&id);
@@ -241,11 +283,12 @@ impl Children {
 
     pub(crate) fn held(&self, id: u64) -> Option<Held<'_>> {
         if let Some(held) = self.remembered.get(&id) {
-            return Some(Held { id, pid: None, exit: None, descriptors: numbered(held) });
+            return Some(Held { id, pid: None, exit: None, is_overdue: false, descriptors: numbered(held) });
         }
         let child = self.all.get(&self.number(id)?)?;
         let descriptors = numbered(&child.held);
-        Some(Held { id, pid: (!child.is_released).then_some(child.pid), exit: child.exit, descriptors })
+        let (pid, exit) = ((!child.is_released).then_some(child.pid), child.exit);
+        Some(Held { id, pid, exit, is_overdue: child.is_overdue, descriptors })
     }
 
     /// The agent is gone: what is bound to it is killed.

@@ -26,13 +26,16 @@ mod state;
 pub mod users;
 pub mod wire;
 
-pub use self::keeper::{Ceiling, keep};
+pub use self::keeper::{Terms, keep};
 
 /// The argument before the users that commands may run as, see [`users::Users::write`].
 pub const USERS: &str = "--command-users";
 
 /// The argument with which no command gains privileges by executing a program, whatever the agent asks for.
 pub const NO_NEW_PRIVILEGES: &str = "--no-new-privileges";
+
+/// The argument with which the keeper logs each start.
+pub const LOG_STARTS: &str = "--log-starts";
 
 /// The argument before the user that the agent runs as, as [`users::write_one`] has it, and the directory of its cgroups.
 pub const AGENT_USER: &str = "--agent-user";

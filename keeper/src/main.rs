@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use telexec_keeper::agent_user::AgentUser;
 use telexec_keeper::users::{self, Users};
-use telexec_keeper::{AGENT_USER, Ceiling, FORMATS, NO_NEW_PRIVILEGES, STATE, USERS, formats, log};
+use telexec_keeper::{AGENT_USER, FORMATS, LOG_STARTS, NO_NEW_PRIVILEGES, STATE, Terms, USERS, formats, log};
 
 const HELP: &str =
     "The keeper of a telexec agent: starts it, restarts it if it crashes, and is the parent of its commands
@@ -33,8 +33,8 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
-    let Some(Arguments { command, ceiling, agent_user, state }) = read(&arguments) else { return usage() };
-    match telexec_keeper::keep(command, ceiling, agent_user, state) {
+    let Some(Arguments { command, terms, agent_user, state }) = read(&arguments) else { return usage() };
+    match telexec_keeper::keep(command, terms, agent_user, state) {
         Ok(code) => ExitCode::from(code),
         Err(_) => ExitCode::FAILURE,
     }
@@ -43,22 +43,26 @@ fn main() -> ExitCode {
 struct Arguments<'a> {
     /// The agent's command line.
     command: &'a [OsString],
-    ceiling: Ceiling,
+    terms: Terms,
     agent_user: Option<AgentUser>,
     /// What this process had before it ran this program.
     state: Option<RawFd>,
 }
 
 fn read(mut arguments: &[OsString]) -> Option<Arguments<'_>> {
-    let (mut ceiling, mut agent_user, mut state) = (Ceiling::default(), None, None);
+    let (mut terms, mut agent_user, mut state) = (Terms::default(), None, None);
     loop {
         match arguments {
             [flag, text, rest @ ..] if flag == USERS => {
-                ceiling.users = Some(Users::read(text.to_str()?)?);
+                terms.users = Some(Users::read(text.to_str()?)?);
                 arguments = rest;
             }
             [flag, rest @ ..] if flag == NO_NEW_PRIVILEGES => {
-                ceiling.no_new_privileges = true;
+                terms.no_new_privileges = true;
+                arguments = rest;
+            }
+            [flag, rest @ ..] if flag == LOG_STARTS => {
+                terms.logs_starts = true;
                 arguments = rest;
             }
             [flag, user, cgroups, rest @ ..] if flag == AGENT_USER => {
@@ -70,7 +74,7 @@ fn read(mut arguments: &[OsString]) -> Option<Arguments<'_>> {
                 arguments = rest;
             }
             [] => return None,
-            command => return Some(Arguments { command, ceiling, agent_user, state }),
+            command => return Some(Arguments { command, terms, agent_user, state }),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::str::FromStr;
+use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
@@ -12,7 +13,7 @@ use crate::children::{Child, Children};
 use crate::given::Given;
 
 /// Another one cannot be read.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 const HEADER: &str = "telexec-keeper";
 const OOM_SCORE: &str = "oom_score_adj";
@@ -38,11 +39,13 @@ pub(crate) fn encode(children: &Children, oom_score: Option<&str>) -> String {
     oom_score.into_iter().for_each(|score| put(format_args!("{OOM_SCORE} {}", score.trim())));
     for child in children.iter() {
         let (id, pid, pidfd) = (or_none(child.id), child.pid.as_raw_nonzero(), child.pidfd.as_raw_fd());
-        let [released, all, survives, outlives] =
-            [child.is_released, child.holds_all, child.survives, child.outlives].map(u8::from);
+        let [released, all, survives, outlives, overdue] =
+            [child.is_released, child.holds_all, child.survives, child.outlives, child.is_overdue].map(u8::from);
+        let left = or_none(child.due.map(|due| due.saturating_duration_since(Instant::now()).as_micros()));
         let cgroup = or_none(child.cgroup.as_ref().map(AsRawFd::as_raw_fd));
         let held = numbers(&child.held);
-        put(format_args!("{CHILD} {id} {pid} {pidfd} {cgroup} {released} {all} {survives} {outlives}{held}"));
+        let flags = format_args!("{released} {all} {survives} {outlives} {overdue}");
+        put(format_args!("{CHILD} {id} {pid} {pidfd} {cgroup} {flags} {left}{held}"));
     }
     for (id, held) in children.remembered() {
         put(format_args!("{REMEMBERED} {id}{}", numbers(held)));
@@ -75,11 +78,22 @@ pub(crate) fn decode(text: &str, inherit: impl Fn(RawFd) -> io::Result<OwnedFd>)
                 let (id, pid) = (words.optional()?, words.pid()?);
                 let pidfd = inherit(words.number()?)?;
                 let cgroup = words.optional()?.map(&inherit).transpose()?;
-                let [is_released, holds_all, survives, outlives] =
-                    [words.flag()?, words.flag()?, words.flag()?, words.flag()?];
+                let [is_released, holds_all, survives, outlives, is_overdue] =
+                    [words.flag()?, words.flag()?, words.flag()?, words.flag()?, words.flag()?];
+                let left = words.optional()?.map(Duration::from_micros);
+                let due = left.and_then(|left| Instant::now().checked_add(left));
                 let held = words.held(&inherit)?;
-                let child =
-                    Child { id, is_released, holds_all, survives, outlives, held, ..Child::new(pid, pidfd, cgroup) };
+                let child = Child {
+                    id,
+                    is_released,
+                    holds_all,
+                    due,
+                    is_overdue,
+                    survives,
+                    outlives,
+                    held,
+                    ..Child::new(pid, pidfd, cgroup)
+                };
                 state.children.add(child);
             }
             REMEMBERED => {
@@ -156,8 +170,9 @@ mod tests {
         let mut children = Children::default();
         let child = |id, pid| Child { id, ..Child::new(Pid::from_raw(pid).unwrap(), file(), None) };
         let held = || vec![Some(file().into()), None, Some(file().into())];
+        let due = Instant::now() + Duration::from_secs(60);
         children.add(Child { survives: true, held: held(), cgroup: Some(file()), ..child(Some(u64::MAX), 7) });
-        children.add(Child { outlives: true, is_released: true, holds_all: true, ..child(None, 8) });
+        children.add(Child { outlives: true, is_released: true, holds_all: true, due: Some(due), ..child(None, 8) });
         children.remember(3, held());
         let text = encode(&children, Some("-5\n"));
         assert_eq!(descriptors(&children).count(), 7);
@@ -168,6 +183,8 @@ mod tests {
         let decoded = decoded.unwrap();
         assert_eq!((decoded.oom_score.as_deref(), decoded.children.to_hand_over()), (Some("-5"), vec![3, u64::MAX]));
         assert_eq!(decoded.children.held(u64::MAX).unwrap().descriptors.len(), 2);
+        let again = decoded.children.next_due().unwrap();
+        assert!(due.max(again) - due.min(again) < Duration::from_secs(1), "{due:?}, and {again:?}");
         let mut all: Vec<_> = decoded.children.iter().collect();
         all.sort_by_key(|child| child.pid.as_raw_nonzero());
         let [stays, goes] = all[..] else { panic!("both") };
@@ -184,17 +201,19 @@ mod tests {
         for text in [
             "",
             "telexec-keeper 0\n",
-            "telexec-keeper 1\nchild\n",
-            "telexec-keeper 1\nchild - 0 1 - 0 0 0 0\n",
-            "telexec-keeper 1\nchild - -7 1 - 0 0 0 0\n",
-            "telexec-keeper 1\nchild - 7 x - 0 0 0 0\n",
-            "telexec-keeper 1\nchild - 7 1 - 0 0 0 2\n",
-            "telexec-keeper 1\nremembered 1 x\n",
-            "telexec-keeper 1\nanother\n",
-            "telexec-keeper 1\n\n",
+            "telexec-keeper 2\nchild\n",
+            "telexec-keeper 2\nchild - 0 1 - 0 0 0 0 0 -\n",
+            "telexec-keeper 2\nchild - -7 1 - 0 0 0 0 0 -\n",
+            "telexec-keeper 2\nchild - 7 x - 0 0 0 0 0 -\n",
+            "telexec-keeper 2\nchild - 7 1 - 0 0 0 0 2 -\n",
+            "telexec-keeper 2\nchild - 7 1 - 0 0 0 0 0\n",
+            "telexec-keeper 2\nchild - 7 1 - 0 0 0 0 0 -1\n",
+            "telexec-keeper 2\nremembered 1 x\n",
+            "telexec-keeper 2\nanother\n",
+            "telexec-keeper 2\n\n",
         ] {
             assert!(decode(text, |_| Ok(file())).is_err(), "{text:?}");
         }
-        assert!(decode("telexec-keeper 1\nremembered 1 5\n", |_| Err(unknown())).is_err());
+        assert!(decode("telexec-keeper 2\nremembered 1 5\n", |_| Err(unknown())).is_err());
     }
 }

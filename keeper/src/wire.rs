@@ -11,7 +11,7 @@ use telexec_spawn::exit::Exit;
 use telexec_spawn::{Credentials, Step};
 
 /// Another one cannot be spoken to.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// A longer message is in a file (memfd_create(2)) that goes with it, as its last descriptor.
 pub const MAX_INLINE_BYTES: usize = 32 * 1024;
 /// Of a start: more than the kernel takes of arguments and environment together, see execve(2).
@@ -84,6 +84,10 @@ pub struct Start {
     pub survives: bool,
     /// So many descriptors are held for the next agent, which gets them with a process that survives.
     pub held: u8,
+    /// It is killed when it has run for so long, to the microsecond, for an agent that has not ended it. `None`: it may run on.
+    pub time_limit: Option<Duration>,
+    /// What this is for, as the agent says: for the log.
+    pub purpose: CString,
     /// `None`: those of the keeper.
     pub credentials: Option<Credentials>,
     /// It has directories for temporary files of its own, of so many bytes together.
@@ -143,6 +147,8 @@ pub enum Report {
         exit: Exit,
         /// When, since the machine was booted, to the microsecond.
         at: Duration,
+        /// The keeper has killed it at its time limit.
+        is_overdue: bool,
     },
     /// To a new agent: an earlier one has started this, and what is held for it goes with this.
     Held {
@@ -238,6 +244,8 @@ const EXECUTABLE: u8 = 16;
 const SURVIVES: u8 = 32;
 const CHOWN: u8 = 64;
 const PRIVATE_DIRECTORIES: u8 = 128;
+/// In place of a time limit.
+const NO_LIMIT: u64 = u64::MAX;
 
 impl Start {
     fn encode(&self, message: &mut Vec<u8>) {
@@ -254,6 +262,7 @@ impl Start {
         ];
         message.push(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum());
         message.extend([self.joins, self.held]);
+        message.extend(self.time_limit.map_or(NO_LIMIT, micros).to_le_bytes());
         message.extend(self.private_directories.iter().flat_map(|bytes| bytes.to_le_bytes()));
         if let Some(credentials) = &self.credentials {
             let groups = credentials.groups.iter();
@@ -262,6 +271,7 @@ impl Start {
                 message.extend(number.to_le_bytes());
             }
         }
+        text(message, &self.purpose);
         text(message, &self.working_directory);
         text(message, &self.cgroup);
         for texts in [&self.candidates, &self.argv, &self.environment] {
@@ -273,6 +283,7 @@ impl Start {
     fn decode(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         let (id, flags, joins, held) = (fields.u64()?, fields.byte()?, fields.byte()?, fields.byte()?);
         let has = |flag| flags & flag != 0;
+        let time_limit = Some(fields.u64()?).filter(|micros| *micros != NO_LIMIT).map(Duration::from_micros);
         let private_directories = if has(PRIVATE_DIRECTORIES) { Some(fields.u64()?) } else { None };
         let credentials = match has(CREDENTIALS) {
             true => {
@@ -282,7 +293,7 @@ impl Start {
             }
             false => None,
         };
-        let (working_directory, cgroup) = (fields.text()?, fields.text()?);
+        let (purpose, working_directory, cgroup) = (fields.text()?, fields.text()?, fields.text()?);
         let mut texts = || {
             let count = fields.u32()?;
             fields.several(count, Fields::text)
@@ -297,6 +308,8 @@ impl Start {
             joins,
             survives: has(SURVIVES),
             held,
+            time_limit,
+            purpose,
             credentials,
             private_directories,
             no_new_privileges: has(NO_NEW_PRIVILEGES),
@@ -313,6 +326,10 @@ impl Start {
     }
 }
 
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
 fn number(message: &mut Vec<u8>, kind: u8, number: u64) {
     message.push(kind);
     message.extend(number.to_le_bytes());
@@ -325,7 +342,7 @@ fn text(message: &mut Vec<u8>, text: &CString) {
 }
 
 /// The longest report.
-pub const REPORT_BYTES: usize = 1 + 8 + 2 + 4 + 4 * 8;
+pub const REPORT_BYTES: usize = 1 + 8 + 2 + 4 + 4 * 8 + 1;
 
 impl Report {
     /// As it is sent: into this buffer, since it may be sent where no memory can be had. Returns what is used of it.
@@ -349,15 +366,16 @@ impl Report {
                 put(&[*step as u8]);
                 put(&errno.to_le_bytes());
             }
-            Self::Exited { id, exit, at } => {
+            Self::Exited { id, exit, at, is_overdue } => {
                 put(&[2]);
                 put(&id.to_le_bytes());
                 put(&[u8::from(exit.exited), u8::from(exit.core_dumped)]);
                 put(&exit.status.to_le_bytes());
                 for time in [exit.user_time, exit.system_time, *at] {
-                    put(&u64::try_from(time.as_micros()).unwrap_or(u64::MAX).to_le_bytes());
+                    put(&micros(time).to_le_bytes());
                 }
                 put(&exit.max_rss_bytes.to_le_bytes());
+                put(&[u8::from(*is_overdue)]);
             }
             Self::Held { id, pid, present } => {
                 put(&[3]);
@@ -387,9 +405,9 @@ impl Report {
                 let status = fields.i32()?;
                 let mut time = || fields.u64().map(Duration::from_micros);
                 let (user_time, system_time, at) = (time()?, time()?, time()?);
-                let max_rss_bytes = fields.u64()?;
+                let (max_rss_bytes, is_overdue) = (fields.u64()?, fields.flag()?);
                 let exit = Exit { exited, status, core_dumped, user_time, system_time, max_rss_bytes };
-                Self::Exited { id, exit, at }
+                Self::Exited { id, exit, at, is_overdue }
             }
             3 => Self::Held { id: fields.u64()?, pid: fields.i32()?, present: fields.u16()? },
             4 => Self::AllHeld,

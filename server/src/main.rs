@@ -133,7 +133,7 @@ fn start_keeper(config: &Config, file: Option<&Path>) -> Result<(), (Box<dyn std
         }
     };
     logging::flush();
-    match become_keeper(command_users.as_ref(), agent_user.as_ref(), config.no_new_privileges) {
+    match become_keeper(command_users.as_ref(), agent_user.as_ref(), config) {
         Ok(never) => match never {},
         Err(error) => Err((error.into(), 1)),
     }

@@ -45,13 +45,15 @@ const REPEAT_DELAY: Duration = Duration::from_secs(2);
 /// For an agent to end that has closed the channel.
 const DEAF_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Limits on what the agent may ask for.
+/// What the agent may ask for, and what is logged of it.
 #[derive(Debug, Default)]
-pub struct Ceiling {
+pub struct Terms {
     /// As whom they run; `None`: as anyone.
     pub users: Option<Users>,
     /// Nothing that they execute gives them privileges.
     pub no_new_privileges: bool,
+    /// Each start is logged.
+    pub logs_starts: bool,
 }
 
 /// Starts the agent with this command line, and does what it asks for, within these limits, until it has
@@ -61,17 +63,12 @@ pub struct Ceiling {
 ///
 /// # Errors
 /// The agent cannot be started, or the system lacks what this needs.
-pub fn keep(
-    command: &[OsString],
-    ceiling: Ceiling,
-    agent_user: Option<AgentUser>,
-    state: Option<RawFd>,
-) -> io::Result<u8> {
+pub fn keep(command: &[OsString], terms: Terms, agent_user: Option<AgentUser>, state: Option<RawFd>) -> io::Result<u8> {
     let limit = getrlimit(Resource::Nofile);
     let files = Rlimit { current: limit.maximum, ..limit };
     // what it was given may be secret, and its agent's; execve(2) undoes this for commands
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    let kept = Keeper::new(command, ceiling, agent_user, state.is_some()).and_then(|mut keeper| {
+    let kept = Keeper::new(command, terms, agent_user, state.is_some()).and_then(|mut keeper| {
         match state {
             Some(state) => keeper.resume(state)?,
             None => {
@@ -103,7 +100,7 @@ struct Keeper {
     null: OwnedFd,
     rlimits: [telexec_spawn::rlimits::Limit; rlimits::KINDS],
     agent: Agent,
-    ceiling: Ceiling,
+    terms: Terms,
     /// The user and the group of this process.
     own: (u32, u32),
     children: Children,
@@ -196,7 +193,7 @@ impl Basics {
 
 impl Keeper {
     /// `continues`: it is waited for what the system lacks, since an error would end what runs.
-    fn new(command: &[OsString], ceiling: Ceiling, agent_user: Option<AgentUser>, continues: bool) -> io::Result<Self> {
+    fn new(command: &[OsString], terms: Terms, agent_user: Option<AgentUser>, continues: bool) -> io::Result<Self> {
         let Basics { epoll, signals, null } = loop {
             match Basics::new() {
                 Ok(basics) => break basics,
@@ -216,7 +213,7 @@ impl Keeper {
             null,
             rlimits: rlimits::defaults(),
             agent: Agent::new(command, agent_user),
-            ceiling,
+            terms,
             own: (geteuid().as_raw(), getegid().as_raw()),
             children: Children::default(),
             ahead: None,
@@ -278,6 +275,7 @@ impl Keeper {
             self.deaf_until,
             self.ready_by,
             self.starter_until(),
+            self.children.next_due(),
             self.agent.again_at,
         ];
         let due = due.into_iter().flatten().min()?;
@@ -292,6 +290,10 @@ impl Keeper {
         let is_due = |at: &mut Option<Instant>| at.take_if(|at| *at <= now).is_some();
         if is_due(&mut self.retry_at) {
             std::mem::take(&mut self.unsettled).into_iter().for_each(|number| self.look_at_end(number));
+        }
+        match self.children.kill_overdue(now) {
+            0 => {}
+            killed => log::line(&format!("killed {killed} commands past their timeout: the agent did not end them")),
         }
         if is_due(&mut self.search_at) {
             self.reap_hidden_strangers();

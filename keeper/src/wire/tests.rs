@@ -12,8 +12,9 @@ fn a_start() -> impl Strategy<Value = Start> {
     let flags =
         (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), 0..4_u8, 0..4_u8);
     let private = prop::option::of(any::<u64>());
-    ((any::<u64>(), private), flags, prop::option::of(credentials), texts(), texts(), texts()).prop_map(
-        |((id, private_directories), flags, credentials, candidates, argv, environment)| {
+    let limit = prop::option::of((0..u64::MAX).prop_map(Duration::from_micros));
+    ((any::<u64>(), private, limit), flags, prop::option::of(credentials), texts(), texts(), texts()).prop_map(
+        |((id, private_directories, time_limit), flags, credentials, candidates, argv, environment)| {
             let (terminal, stdin, executable, chown, survives, no_new_privileges, joins, held) = flags;
             Start {
                 id,
@@ -24,6 +25,8 @@ fn a_start() -> impl Strategy<Value = Start> {
                 chown,
                 survives,
                 held,
+                time_limit,
+                purpose: argv.last().cloned().unwrap_or_default(),
                 credentials,
                 private_directories,
                 no_new_privileges,
@@ -92,8 +95,8 @@ fn requests_and_reports_read_back() {
     for report in [
         Report::Started { id: 1, pid: 2 },
         Report::NotStarted { id: 1, step: Step::Exec, errno: 2 },
-        Report::Exited { id: 1, exit, at: Duration::from_micros(7) },
-        Report::Exited { id: 2, exit: killed, at: Duration::ZERO },
+        Report::Exited { id: 1, exit, at: Duration::from_micros(7), is_overdue: false },
+        Report::Exited { id: 2, exit: killed, at: Duration::ZERO, is_overdue: true },
         Report::Held { id: 3, pid: 0, present: 5 },
         Report::AllHeld,
     ] {

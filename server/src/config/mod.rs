@@ -64,6 +64,8 @@ pub struct Config {
     /// Whether a separate process, the keeper, starts the agent and all commands, and restarts the agent if it crashes. Default:
     /// auto.
     pub keeper: KeeperMode,
+    /// Have the keeper log each start: as which process and user, and for which execution and identity, as the agent says. Default: no.
+    pub keeper_log_starts: bool,
     /// The unprivileged user to run the agent as, by name or by id; the keeper stays root. Requires a keeper, root and cgroup v2.
     /// If this process runs as it already, so do commands. Otherwise they never do: those that name no user run as the first of `command_users`, or without these as root. Default: the keeper's.
     pub agent_user: Option<String>,
@@ -200,6 +202,7 @@ impl Default for Config {
             max_private_bytes: None,
             no_new_privileges: false,
             keeper: KeeperMode::default(),
+            keeper_log_starts: false,
             agent_user: None,
             kept_by: None,
             tls_cert: None,

@@ -150,22 +150,25 @@ fn formats_of(path: &Path) -> io::Result<Output> {
 
 /// Becomes the keeper, which starts this program again with the same command line, as this user (`None`: as that of this
 /// process), and holds it to these users (`None`: anyone).
-/// `no_new_privileges`: nothing that commands execute gives them privileges.
+/// It holds to `config` in whether commands may gain privileges, and whether their starts are logged.
 ///
 /// # Errors
 /// The keeper cannot be run; this process is as it was.
 pub fn become_keeper(
     command_users: Option<&Users>,
     agent_user: Option<&AgentUser>,
-    no_new_privileges: bool,
+    config: &Config,
 ) -> Result<Infallible, KeeperError> {
     let (this, path) = programs()?;
     let mut keeper = Command::new(&path);
     if let Some(users) = command_users {
         keeper.arg(telexec_keeper::USERS).arg(users.write());
     }
-    if no_new_privileges {
+    if config.no_new_privileges {
         keeper.arg(telexec_keeper::NO_NEW_PRIVILEGES);
+    }
+    if config.keeper_log_starts {
+        keeper.arg(telexec_keeper::LOG_STARTS);
     }
     if let Some(AgentUser { credentials, cgroups, .. }) = agent_user {
         keeper.arg(telexec_keeper::AGENT_USER).arg(write_one(credentials)).arg(cgroups);

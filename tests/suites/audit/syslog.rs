@@ -147,11 +147,12 @@ async fn nothing_is_missing_after_lost_connections_and_restarts() {
     assert!(agent.log().contains("cannot be sent to syslog") && agent.log().contains("is sent to syslog again"));
     server.has_all_of(&audit).await;
     let before = std::fs::read_to_string(server.received()).unwrap().lines().count();
-    let agent = audit.agent(&server.config()).start();
+    let mut agent = audit.agent(&server.config()).start();
     run_some(&agent, 1).await;
+    agent.terminate().await;
     server.has_all_of(&audit).await;
     let after = std::fs::read_to_string(server.received()).unwrap().lines().count();
-    assert_eq!(after - before, 3, "opened, start, end");
+    assert_eq!(after - before, 4, "opened, start, end, closed");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,9 +4,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
 use std::process::Stdio;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use telexec_executor::{Command, Executor, OnDisconnect};
-use telexec_tests::{Agent, MARK, children, is_root, marker, processes_with, run, telexecd, until, within};
+use telexec_tests::{Agent, MARK, children, exit_of, is_root, marker, processes_with, run, telexecd, until, within};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn it_ends_in_an_orderly_way_with_its_agent() {
@@ -124,6 +124,16 @@ fn a_keeper_that_is_none_is_refused() {
         assert_eq!(output.status.code(), Some(1), "{value}: {said}");
         assert!(said.contains("TELEXEC_KEEPER") || said.contains("another version"), "{value}: {said}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn starts_are_in_the_keepers_log() {
+    let agent = Agent::builder().kept().config("keeper_log_starts = true").start();
+    let execution = within(agent.executor().await.execute(Command::argv(["true"]).build().unwrap())).await.unwrap();
+    let (pid, id) = (execution.started().pid, execution.id().clone());
+    exit_of(execution).await;
+    let line = |pid| format!("telexec-keeper: start of process {pid} as uid {} for \"execution {id} of ", geteuid());
+    assert!(agent.log().contains(&line(pid)), "{}", agent.log());
 }
 
 /// A service manager knows the keeper, and hears from no other process.

@@ -33,6 +33,8 @@ use crate::wait::{RETRY_DELAY, until};
 
 /// How long a start waits for its turn: far longer than those before it take, unless they are stuck.
 const TURN_TIMEOUT: Duration = Duration::from_secs(10);
+/// From the SIGKILL of this engine at a time limit to that of a keeper, which is for an engine that does not run.
+const KEEPER_DELAY: Duration = Duration::from_secs(2);
 
 /// A main process that runs.
 pub(crate) struct Main {
@@ -112,6 +114,8 @@ pub(crate) struct Starter<'a> {
     pub(crate) record: &'a Record,
     /// Of its call.
     pub(crate) deadline: Option<Instant>,
+    /// From its start to SIGKILL.
+    pub(crate) time_limit: Option<Duration>,
 }
 
 impl Starter<'_> {
@@ -148,6 +152,7 @@ impl Starter<'_> {
         }
         let shared = Arc::clone(self.shared);
         let (id, identity) = (self.record.id.clone(), self.record.identity().to_owned());
+        let time_limit = self.time_limit.map(|limit| limit.saturating_add(KEEPER_DELAY));
         let name = ExecutionName { id, key: shared.keys.next(), identity };
         let own = shared.spawner.expect();
         let child = own.canceller();
@@ -159,7 +164,7 @@ impl Starter<'_> {
             if begins.swap(true, Ordering::AcqRel) {
                 return;
             }
-            let _ = answer.send(shared.spawn(&command, name, ends, own, to_save));
+            let _ = answer.send(shared.spawn(&command, name, ends, own, time_limit, to_save));
             // for the next one, while this is not awaited
             shared.prepare();
         };
@@ -281,6 +286,7 @@ impl Shared {
         name: ExecutionName,
         ends: CommandEnds,
         own: OwnChild,
+        time_limit: Option<Duration>,
         to_save: Option<ToSave>,
     ) -> Result<Spawned, ExecutorError> {
         let account = self.defaults.account(command)?;
@@ -294,9 +300,14 @@ impl Shared {
         };
         let (user, working_directory) = (account.name.clone(), self.defaults.working_directory(command, &account));
         let mut spec = self.defaults.resolve(command, account, &name.id, &name.key, report.as_ref());
+        spec.time_limit = time_limit;
         spec.chown = report.as_mut().and_then(|report| report.to_chown.take());
         let mut leaf = self.cgroups.leaf(&command.limits())?;
         self.note_restored();
+        if self.kept.is_some() {
+            let purpose = format!("execution {} of {}", name.id, name.identity);
+            spec.purpose = CString::new(purpose).unwrap_or_default();
+        }
         if let Some(leaf) = &leaf {
             (spec.cgroup, spec.cgroups) = match self.kept {
                 Some(_) => leaf.entry_by_keeper().map_err(prepare)?,

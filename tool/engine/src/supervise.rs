@@ -156,7 +156,9 @@ impl Supervisor {
         // them
         let _ = poll_fn(|context| Poll::Ready(output.as_mut().poll(context))).await;
 
-        let starter = Starter { shared: &self.shared, record: &self.record, deadline: self.command.deadline() };
+        let time_limit = self.timeout().map(|timeout| timeout.saturating_add(self.grace()));
+        let (shared, record) = (&self.shared, &*self.record);
+        let starter = Starter { shared, record, deadline: self.command.deadline(), time_limit };
         let main = running.insert(starter.start(command, command_ends, to_save).await?);
         let start_time = main.start_time;
         let (user, working_directory) = (main.user.clone(), main.working_directory.clone());
@@ -208,6 +210,9 @@ impl Supervisor {
         // it ended by itself before anything was done to it, and the runtime has not reported that yet
         if forced.is_some() && main.end.status().is_ok() {
             forced = None;
+        }
+        if forced.is_none() && main.end.status().is_ok_and(|ended| ended.is_overdue) {
+            forced = Some((ExitCause::TimedOut, Duration::ZERO));
         }
         // how it ended says whether that was the cause; its other processes are ended in any case
         if forced.is_none() && self.record.kill.is_cancelled() {
@@ -313,8 +318,7 @@ impl Supervisor {
 
     /// Waits for the first reason to end it, and says how long it may take to end by itself.
     async fn stop(&self, started: Instant) -> (ExitCause, Duration) {
-        let timeout =
-            self.shared.timeout(&self.command, &self.allowance).and_then(|timeout| started.checked_add(timeout));
+        let timeout = self.timeout().and_then(|timeout| started.checked_add(timeout));
         tokio::select! {
             () = self.record.kill.cancelled() => (ExitCause::Signaled, Duration::ZERO),
             () = until(timeout) => (ExitCause::TimedOut, self.grace()),
@@ -324,6 +328,10 @@ impl Supervisor {
             () = self.record.shutdown.cancelled() => (ExitCause::Shutdown, self.grace()),
             () = self.observers.kill() => (ExitCause::Cancelled, Duration::ZERO),
         }
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.shared.timeout(&self.command, &self.allowance)
     }
 
     fn grace(&self) -> Duration {

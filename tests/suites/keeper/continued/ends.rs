@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use telexec_executor::{
     Attach, Command, Descendants, Event, ExecutionState, Executor, ExecutorError, ExitCause, OnDisconnect,
     ResourceLimits,
 };
-use telexec_tests::{Agent, Gate, MARK, marker, processes_with, run, until, within};
+use telexec_tests::{Agent, Gate, MARK, exit_of, marker, processes_with, run, until, within};
 
 use super::super::{another_serves, children_but_starters, crash, crash_and_wait, serving};
 use super::{detached, end, rest, started};
@@ -27,6 +27,11 @@ fn agents() -> impl Iterator<Item = Agent> {
 /// A session of its own, an orphan, and one that ignores SIGTERM.
 const TREE: &str = "trap '' TERM; setsid sleep 300 & (setsid sh -c 'sleep 300 & wait' &); echo ready; \
     while :; do sleep 300; done";
+
+/// Also if nobody has taken its exit status.
+fn has_ended(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "))
+}
 
 async fn nothing_is_left(mark: &str) {
     until("nothing is left", async || processes_with(mark).is_empty()).await;
@@ -100,6 +105,31 @@ async fn what_has_a_timeout_is_ended_by_the_next_agent_with_its_whole_tree() {
             assert!(exited.wall_time >= timeout, "{exited:?}");
             nothing_is_left(&mark).await;
         }
+    }
+}
+
+/// Also what is bound to a call, which it may have for as long as it is frozen.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_a_timeout_is_killed_while_its_agent_is_frozen() {
+    for agent in agents() {
+        let (mark, limit) = (marker(), Duration::from_secs(1));
+        let bound = Command::shell(TREE).env(MARK, &mark).timeout(limit);
+        let bound = started(&agent, bound).await;
+        let in_background = started(&agent, detached(TREE).env(MARK, &mark).timeout(limit)).await;
+        let mains = [&bound, &in_background].map(|execution| execution.started().pid);
+        let stays = started(&agent, detached("echo ready; exec sleep 300")).await;
+        let frozen = Pid::from_raw(agent.serving_pid()).unwrap();
+        kill_process(frozen, Signal::STOP).unwrap();
+        until("they are killed", async || mains.iter().all(|main| has_ended(*main))).await;
+        assert!(!has_ended(stays.started().pid), "it has no timeout");
+        kill_process(frozen, Signal::CONT).unwrap();
+        let exited = exit_of(bound).await;
+        for exited in [exited, end(&agent, in_background.id()).await] {
+            assert_eq!((exited.cause, exited.surviving_processes), (ExitCause::TimedOut, 0), "{}", agent.log());
+            assert!(exited.wall_time >= limit, "{exited:?}");
+        }
+        nothing_is_left(&mark).await;
+        assert!(agent.log().contains("past their timeout"), "{}", agent.log());
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 const PRELUDE: &str = r#"
 import array, os, socket, struct, sys, time
 number, version = os.environ["TELEXEC_KEEPER"].split(":")
-assert version == "7", version
+assert version == "8", version
 keeper = socket.socket(fileno=int(number))
 keeper.settimeout(20)
 lives = sys.argv[1]
@@ -26,8 +26,8 @@ def life():
     return os.path.getsize(lives)
 def text(value): return struct.pack("<I", len(value)) + value
 def texts(values): return struct.pack("<I", len(values)) + b"".join(map(text, values))
-def start(id, *argv, flags=0, joins=0, held=0, env=(), cgroup=b"", ids=b""):
-    return struct.pack("<BQBBB", 3, id, flags, joins, held) + ids + text(b"/") + text(cgroup) + texts([argv[0]]) + texts(argv) + texts(env)
+def start(id, *argv, flags=0, joins=0, held=0, limit=2**64 - 1, purpose=b"test", env=(), cgroup=b"", ids=b""):
+    return struct.pack("<BQBBBQ", 3, id, flags, joins, held, limit) + ids + text(purpose) + text(b"/") + text(cgroup) + texts([argv[0]]) + texts(argv) + texts(env)
 def ask(message, *descriptors): socket.send_fds(keeper, [message], descriptors)
 def ready(): ask(b"\0")
 def stopping(): ask(b"\1")
@@ -35,6 +35,8 @@ def release(id): ask(struct.pack("<BQ", 6, id))
 def outlives(id): ask(struct.pack("<BQ", 4, id))
 def forget(id): ask(struct.pack("<BQ", 8, id))
 def close(id, number): ask(struct.pack("<BQB", 7, id, number))
+# whether what has ended was killed at its time limit, by ids
+overdue = {}
 # of what an earlier agent has left: (id, pid, numbers, descriptors) of each, and how some have ended
 def left():
     all, ends = [], []
@@ -44,12 +46,15 @@ def left():
         if message[0] == 3:
             id, pid, present = struct.unpack_from("<QiH", message, 1)
             all.append((id, pid, [number for number in range(16) if present >> number & 1], descriptors))
-        else: ends.append(struct.unpack_from("<BQBBi", message))
+        else:
+            ends.append(struct.unpack_from("<BQBBi", message))
+            overdue[ends[-1][1]] = message[-1]
 def heard():
     message = keeper.recv(100)
     kind, id = struct.unpack_from("<BQ", message)
     if kind == 0: return "started", id, *struct.unpack_from("<i", message, 9)
     if kind == 1: return "not started", id, *struct.unpack_from("<Bi", message, 9)
+    overdue[id] = message[-1]
     return "exited", id, *struct.unpack_from("<BBi", message, 9)
 handed_over, ended = left()
 out, into = os.pipe()
@@ -271,6 +276,31 @@ stopping()
         assert!(output.status.success() && lives == 2, "{message}: {lives} lives, {output:?}");
         let log = String::from_utf8_lossy(&output.stderr);
         assert_eq!(log.matches("violated the protocol").count(), 1, "{message}: {log}");
+    }
+}
+
+/// What the agent says of it is no line of its own.
+#[tokio::test]
+async fn starts_are_logged_if_that_is_asked_for() {
+    let agent = r#"
+ready()
+with open(lives + ".pids", "w") as file:
+    for id, purpose in enumerate([b"one", b"\ntelexec-keeper: forged\r\x1b[0m\xff", b"x" * 20_000]):
+        file.write("%d\n" % runs(id, b"/bin/true", purpose=purpose))
+        assert heard()[:2] == ("exited", id)
+stopping()
+"#;
+    for (arguments, is_logged) in [(&["--log-starts"][..], true), (&[], false)] {
+        let (mut keeper, directory) = keeper(arguments, agent);
+        let output = timeout(Duration::from_secs(60), keeper.kill_on_drop(true).output()).await.unwrap().unwrap();
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{log}");
+        let purposes = [r#""one""#, r#""\ntelexec-keeper: forged\r\u{1b}[0m�""#, &format!("\"{}\"", "x".repeat(256))];
+        let pids = std::fs::read_to_string(directory.path().join("lives.pids")).unwrap();
+        let uid = rustix::process::geteuid();
+        let line = |(pid, purpose)| format!("telexec-keeper: start of process {pid} as uid {uid} for {purpose}\n");
+        let expected: String = pids.lines().zip(purposes).map(line).collect();
+        assert_eq!(log, if is_logged { &*expected } else { "" });
     }
 }
 

@@ -74,6 +74,44 @@ stopping()
     assert!(output.status.success() && lives == 30, "{lives} lives, {output:?}");
 }
 
+/// It is killed by the keeper, where no agent does that; agents are told so.
+#[tokio::test]
+async fn a_time_limit_is_held_to_by_its_next_program() {
+    let agent = r#"
+lived = life()
+if lived == 1:
+    ready()
+    # one that ends in time, and one that does not
+    runs(1, b"/bin/true", limit=60_000_000)
+    assert heard() == ("exited", 1, 1, 0, 0) and not overdue[1]
+    runs(2, b"/bin/sh", b"-c", b"trap '' TERM; sleep 300; sleep 300", limit=200_000)
+    assert heard() == ("exited", 2, 0, 0, 9) and overdue[2]
+    runs(3, b"/bin/sleep", b"300", flags=SURVIVES, held=[out])
+    runs(4, b"/bin/sleep", b"300", flags=SURVIVES, held=[out], limit=2**63)
+    runs(5, b"/bin/sleep", b"300", flags=SURVIVES, held=[out], limit=1_500_000)
+    hand_over()
+pids = {id: pid for id, pid, _, _ in handed_over}
+assert arguments()[1] == b"--state-fd" and sorted(pids) == [3, 4, 5], pids
+if lived == 2:
+    assert not ended
+    ready()
+    assert heard() == ("exited", 5, 0, 0, 9) and overdue[5]
+    hand_over()
+if not ended: assert heard()[1] == 5
+assert overdue == {5: 1}, overdue
+ready()
+for id in (3, 4):
+    os.kill(pids[id], 9)
+    assert heard() == ("exited", id, 0, 0, 9) and not overdue[id]
+for id in (3, 4, 5): release(id), forget(id)
+stopping()
+"#;
+    let (output, lives) = keep(&format!("{KEEPER}{agent}")).await;
+    assert!(output.status.success() && lives == 3, "{lives} lives, {output:?}");
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(log.matches("killed 1 commands past their timeout").count(), 2, "{log}");
+}
+
 #[tokio::test]
 async fn a_program_that_cannot_be_run_takes_no_place() {
     let agent = r#"

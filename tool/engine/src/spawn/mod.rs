@@ -10,6 +10,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -45,6 +46,10 @@ pub(crate) struct SpawnSpec {
     pub(crate) cgroup: CString,
     /// A file whose owner is to be its user, where this process cannot change that.
     pub(crate) chown: Option<OwnedFd>,
+    /// What it is for, in the log of a keeper.
+    pub(crate) purpose: CString,
+    /// A keeper kills it when it has run for so long.
+    pub(crate) time_limit: Option<Duration>,
     /// It does not end with this process, if a keeper is to start another one.
     pub(crate) survives: bool,
     /// What a keeper holds for that.
@@ -161,6 +166,8 @@ impl Spawner for KeeperSpawner {
             executable: executable.is_some(),
             chown: spec.chown.is_some(),
             survives: spec.survives,
+            time_limit: spec.time_limit,
+            purpose: spec.purpose.clone(),
             held: u8::try_from(spec.held.len()).unwrap_or(u8::MAX),
             credentials: spec.credentials.clone(),
             private_directories: spec.private_directories,
