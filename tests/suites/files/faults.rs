@@ -82,7 +82,8 @@ async fn a_reader_that_stops_holds_up_nobody_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_left_of_callers_that_vanish() {
-    let agent = Agent::start();
+    // for as long an upload is kept that was cut early
+    let agent = Agent::builder().config("max_disconnect_grace = \"1s\"").start();
     let dir = tempfile::tempdir().unwrap();
     let (source, there) = (dir.path().join("source"), dir.path().join("there"));
     // sparse, and more than is copied before it is killed
