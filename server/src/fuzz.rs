@@ -112,6 +112,6 @@ pub fn audit(bytes: &[u8]) {
     let mut verifier = Verifier::new();
     if verifier.read(bytes).is_ok() {
         let lines = bytes.iter().filter(|byte| **byte == b'\n').count();
-        assert_eq!(verifier.finish().records, lines as u64);
+        assert_eq!(verifier.finish().0.records, lines as u64);
     }
 }

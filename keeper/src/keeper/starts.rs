@@ -17,7 +17,7 @@ use crate::users::DYNAMIC;
 use crate::wire::{Report, Start};
 
 /// In the log. However they are quoted, a pipe takes a line as a whole (PIPE_BUF of pipe(7)).
-const MAX_PURPOSE_CHARS: usize = 256;
+const MAX_PURPOSE_CHARS: usize = 384;
 
 /// What comes with a start.
 struct Descriptors {

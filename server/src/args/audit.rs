@@ -45,12 +45,16 @@ shorten it, or replace it by a new, valid chain: from time to time save the last
 the next verification.\n\n\
 Examples:\n  \
 telexecd audit verify /var/log/telexec/audit.log\n  \
-telexecd audit verify --expect \"$LAST_HASH\" /var/log/telexec/audit.log"
+telexecd audit verify --expect \"$LAST_HASH\" /var/log/telexec/audit.log\n  \
+journalctl -u telexecd _UID=0 -o cat | telexecd audit verify --keeper-log - /var/log/telexec/audit.log"
     )]
     Verify {
         /// Hash that a record must have: the last one of an earlier verification
         #[arg(long, value_name = "HASH")]
         expect: Option<String>,
+        /// Log of the keeper, with keeper_log_starts: the records of the starts in it must be in FILE; - reads standard input
+        #[arg(long, value_name = "LOG")]
+        keeper_log: Option<PathBuf>,
         /// Verify the recordings beside FILE too, if the chain is valid: name those that were changed, or are missing or incomplete
         #[arg(long)]
         recordings: bool,
@@ -223,10 +227,12 @@ impl AuditAction {
     /// A pattern is malformed, or the key cannot be read; or `out` cannot be written.
     pub(super) fn run(&self, out: &mut impl Write) -> Result<u8, Box<dyn Error>> {
         match self {
-            Self::Verify { expect, recordings, max_age, files } => match verify_files(files, expect.as_deref(), out)? {
-                0 if *recordings => Ok(verify_recordings(files, *max_age, out)?),
-                code => Ok(code),
-            },
+            Self::Verify { expect, keeper_log, recordings, max_age, files } => {
+                match verify_files(files, expect.as_deref(), keeper_log.as_deref(), out)? {
+                    0 if *recordings => Ok(verify_recordings(files, *max_age, out)?),
+                    code => Ok(code),
+                }
+            }
             Self::Search(args) => args.run(out),
             Self::Show { log, id } => Ok(show(log, id, out)?),
             Self::Play(args) => Ok(args.run(out)?),

@@ -12,10 +12,12 @@ pub(super) const MAX_LINE: usize = 1 << 20;
 /// What precedes the hash in a line, and the length from there to the end.
 const BEFORE_HASH: &[u8] = b",\"hash\":\"";
 const HASH_BYTES: usize = 64;
+/// What precedes the number and the hash of a record, elsewhere.
+const REFERENCE: &str = "audit record ";
 const SEAL_BYTES: usize = BEFORE_HASH.len() + HASH_BYTES + 2;
 
 /// A line as the next one refers to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Link {
     pub(super) seq: u64,
     pub(super) hash: String,
@@ -25,6 +27,18 @@ impl Link {
     /// The predecessor of the first line.
     pub(super) fn none() -> Self {
         Self { seq: 0, hash: "0".repeat(HASH_BYTES) }
+    }
+
+    /// As the log of a keeper has it.
+    pub(super) fn reference(&self) -> String {
+        format!("{REFERENCE}{} {}", self.seq, self.hash)
+    }
+
+    /// The reverse.
+    pub(super) fn of_reference(reference: &str) -> Option<Self> {
+        let (seq, hash) = reference.strip_prefix(REFERENCE)?.split_once(' ')?;
+        let is_hash = hash.len() == HASH_BYTES && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+        Some(Self { seq: seq.parse().ok()?, hash: is_hash.then(|| hash.to_owned())? })
     }
 }
 

@@ -83,9 +83,9 @@ impl Log {
         Ok(seq)
     }
 
-    /// The number of the last record; 0: there is none.
-    pub(super) fn last(&self) -> u64 {
-        self.last.seq
+    /// The last record.
+    pub(super) fn last(&self) -> &Link {
+        &self.last
     }
 
     /// Waits until all records are on disk, if so configured.

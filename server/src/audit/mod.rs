@@ -35,6 +35,7 @@ mod tail;
 mod tests;
 pub mod verify;
 mod volume;
+pub mod witness;
 mod writer;
 
 use std::collections::HashSet;

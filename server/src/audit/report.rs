@@ -10,6 +10,7 @@ use telexec_executor::text::{counted, error_chain, printable};
 
 use super::files;
 use super::verify::{Position, Summary, Verifier, VerifyError};
+use super::witness::Witness;
 use crate::logging;
 
 /// A line that is just being written is read again this often, after this delay.
@@ -17,12 +18,21 @@ const MAX_RETRIES: u32 = 5;
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// Verifies the files of one log, in this order; given a single file, also those rotated before it. A record must have the
-/// hash `expected`. Writes the result to `out`, and what cannot be read to standard error; returns the exit code: 0 valid, 1 broken, 2 not readable.
+/// hash `expected`, and the starts in the log of a keeper must have their records. Writes the result to `out`, and what cannot be read to standard error; returns the exit code: 0 valid, 1 broken, 2 not readable.
 ///
 /// # Errors
 /// `out` cannot be written.
-pub fn verify_files(given: &[PathBuf], expected: Option<&str>, out: &mut impl Write) -> io::Result<u8> {
-    let (mut verifier, mut read) = (Verifier::expecting(expected), 0);
+pub fn verify_files(
+    given: &[PathBuf],
+    expected: Option<&str>,
+    keeper_log: Option<&Path>,
+    out: &mut impl Write,
+) -> io::Result<u8> {
+    let witness = match keeper_log.map(|path| read_witness(path).map_err(|error| (path, error))).transpose() {
+        Ok(witness) => witness,
+        Err((path, error)) => return Ok(unreadable(path, &error)),
+    };
+    let (mut verifier, mut read) = (Verifier::expecting(expected).with_witness(witness), 0);
     let files = match open_all(given) {
         Ok(files) => files,
         Err((path, error)) => return Ok(unreadable(&path, &error)),
@@ -39,7 +49,7 @@ pub fn verify_files(given: &[PathBuf], expected: Option<&str>, out: &mut impl Wr
         }
     }
     let found = verifier.found();
-    let summary = verifier.finish();
+    let (summary, witness) = verifier.finish();
     if summary.records == 0 {
         // an agent writes a record as soon as it opens the log
         writeln!(out, "broken: no records: the log was emptied, or no agent has used it")?;
@@ -50,8 +60,51 @@ pub fn verify_files(given: &[PathBuf], expected: Option<&str>, out: &mut impl Wr
         writeln!(out, "broken: no record has the hash {expected}: records are missing, or this is another log")?;
         return Ok(1);
     }
+    if let Some(fault) = witness.as_ref().and_then(fault) {
+        writeln!(out, "broken: {fault}")?;
+        return Ok(1);
+    }
     write_summary(&summary, read, out)?;
+    witness.map_or(Ok(()), |witness| write_witness(&witness, out))?;
     Ok(0)
+}
+
+/// `-`: standard input.
+fn read_witness(path: &Path) -> io::Result<Witness> {
+    match path == Path::new("-") {
+        true => Witness::read(io::stdin().lock()),
+        false => Witness::read(BufReader::new(File::open(path)?)),
+    }
+}
+
+fn fault(witness: &Witness) -> Option<String> {
+    let changed = |seq| {
+        format!(
+            "seq {seq}: the keeper's log has another start with this number: the record was replaced, or this is another log"
+        )
+    };
+    let missing = |seq| {
+        format!(
+            "seq {seq}: the keeper's log has this start, and the log ends before it: records are missing at the end"
+        )
+    };
+    witness.changed.map(changed).or(witness.missing.map(missing))
+}
+
+fn write_witness(witness: &Witness, out: &mut impl Write) -> io::Result<()> {
+    let Witness { recorded, unrecorded, earlier, .. } = witness;
+    writeln!(out, "keeper's log: {} recorded in these files", counted(*recorded, "start"))?;
+    if *earlier > 0 {
+        writeln!(out, "  {} recorded earlier, not in these files", counted(*earlier, "start"))?;
+    }
+    if *unrecorded > 0 {
+        writeln!(
+            out,
+            "  {} without a record: file access, forwards, or the log could not be written",
+            counted(*unrecorded, "start")
+        )?;
+    }
+    Ok(())
 }
 
 pub(super) fn unreadable(path: &Path, error: &io::Error) -> u8 {

@@ -5,6 +5,7 @@ use std::io::{self, BufRead};
 
 use super::chain::{self, Entry, Fault, Link};
 use super::lines;
+use super::witness::Witness;
 
 /// Starts without an end that are listed; further ones are only counted.
 const MAX_NAMED: usize = 1000;
@@ -13,6 +14,7 @@ const MAX_NAMED: usize = 1000;
 #[derive(Debug, Default)]
 pub struct Verifier {
     expected: Option<String>,
+    witness: Option<Witness>,
     found: bool,
     last: Option<Link>,
     summary: Summary,
@@ -76,6 +78,12 @@ impl Verifier {
         Self { expected: hash.map(str::to_lowercase), ..Self::default() }
     }
 
+    /// The starts in the log of a keeper must have their records.
+    #[must_use]
+    pub fn with_witness(self, witness: Option<Witness>) -> Self {
+        Self { witness, ..self }
+    }
+
     /// Whether a record with the expected hash was read, or is the one before the first.
     pub fn found(&self) -> bool {
         self.found
@@ -97,6 +105,7 @@ impl Verifier {
             let before_first = self.last.is_none().then_some(&entry.prev);
             self.found |= self.expected.as_ref().is_some_and(|hash| *hash == entry.hash || Some(hash) == before_first);
             self.last = Some(entry.link());
+            self.witness.iter_mut().for_each(|witness| witness.see(&entry));
             self.summary.add(entry);
         }
         Ok(())
@@ -110,9 +119,11 @@ impl Verifier {
         }
     }
 
-    /// The result for all files read.
-    pub fn finish(self) -> Summary {
-        self.summary
+    /// The result for all files read, and of the log of a keeper, if there is one.
+    pub fn finish(self) -> (Summary, Option<Witness>) {
+        let mut witness = self.witness;
+        witness.iter_mut().for_each(Witness::finish);
+        (self.summary, witness)
     }
 }
 

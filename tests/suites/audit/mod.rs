@@ -11,6 +11,7 @@ mod rejected;
 mod search;
 mod syslog;
 mod volume;
+mod witness;
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

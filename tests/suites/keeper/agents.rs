@@ -132,7 +132,7 @@ async fn starts_are_in_the_keepers_log() {
     let execution = within(agent.executor().await.execute(Command::argv(["true"]).build().unwrap())).await.unwrap();
     let (pid, id) = (execution.started().pid, execution.id().clone());
     exit_of(execution).await;
-    let line = |pid| format!("telexec-keeper: start of process {pid} as uid {} for \"execution {id} of ", geteuid());
+    let line = |pid| format!("telexec-keeper: start of process {pid} as uid {} for \"execution {id}, of ", geteuid());
     assert!(agent.log().contains(&line(pid)), "{}", agent.log());
 }
 

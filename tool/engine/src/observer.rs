@@ -28,6 +28,12 @@ pub trait ExecutionObserver: Send + Sync {
         None
     }
 
+    /// Where its start is recorded, for the log of a keeper, as `audit record 7`; asked for before the command is started.
+    /// `None`: nowhere.
+    fn reference(&self) -> Option<String> {
+        None
+    }
+
     /// The command wrote this, and it was read: all of it, in order for each stream, also what no reader gets
     /// ([`telexec_executor::Command::max_output_bytes`]).
     fn output(&self, stream: OutputStream, data: &[u8]) {
@@ -130,6 +136,10 @@ impl Observers {
 
     pub(crate) fn states(&self) -> ObserverStates {
         self.0.iter().filter_map(|observer| observer.state()).collect()
+    }
+
+    pub(crate) fn reference(&self) -> Option<String> {
+        self.0.iter().find_map(|observer| observer.reference())
     }
 
     pub(crate) fn started(&self, main: &MainProcess) {

@@ -99,6 +99,15 @@ impl LateStart {
     }
 }
 
+/// What a keeper is told of an execution that is to be started.
+pub(crate) struct ForKeeper {
+    /// From its start to SIGKILL.
+    pub(crate) time_limit: Option<Duration>,
+    /// Where the start is recorded.
+    pub(crate) reference: Option<String>,
+    pub(crate) to_save: Option<ToSave>,
+}
+
 /// What the next agent needs of an execution that is to be started.
 pub(crate) struct ToSave {
     pub(crate) checkpoint: Arc<Checkpoint>,
@@ -114,8 +123,6 @@ pub(crate) struct Starter<'a> {
     pub(crate) record: &'a Record,
     /// Of its call.
     pub(crate) deadline: Option<Instant>,
-    /// From its start to SIGKILL.
-    pub(crate) time_limit: Option<Duration>,
 }
 
 impl Starter<'_> {
@@ -124,11 +131,11 @@ impl Starter<'_> {
         &self,
         command: Command,
         ends: CommandEnds,
-        to_save: Option<ToSave>,
+        for_keeper: ForKeeper,
     ) -> Result<Main, NotStarted> {
         let oom_kills_before = self.shared.is_only_one().then(|| self.shared.cgroups.own_oom_kills()).flatten();
         let Spawned { child, started, start_time, containment, report, user, working_directory } =
-            self.spawn(command, ends, to_save).await?;
+            self.spawn(command, ends, for_keeper).await?;
         let Child { pid, end } = child;
         let end = match end.watch() {
             Ok(end) => end,
@@ -141,7 +148,7 @@ impl Starter<'_> {
     }
 
     /// Waits for its turn and for its process, no longer than the call lasts.
-    async fn spawn(&self, command: Command, ends: CommandEnds, to_save: Option<ToSave>) -> Result<Spawned, NotStarted> {
+    async fn spawn(&self, command: Command, ends: CommandEnds, for_keeper: ForKeeper) -> Result<Spawned, NotStarted> {
         let given_up = self.given_up();
         tokio::pin!(given_up);
         // before its turn: where the state directory does not answer, this takes a while
@@ -152,7 +159,6 @@ impl Starter<'_> {
         }
         let shared = Arc::clone(self.shared);
         let (id, identity) = (self.record.id.clone(), self.record.identity().to_owned());
-        let time_limit = self.time_limit.map(|limit| limit.saturating_add(KEEPER_DELAY));
         let name = ExecutionName { id, key: shared.keys.next(), identity };
         let own = shared.spawner.expect();
         let child = own.canceller();
@@ -164,7 +170,7 @@ impl Starter<'_> {
             if begins.swap(true, Ordering::AcqRel) {
                 return;
             }
-            let _ = answer.send(shared.spawn(&command, name, ends, own, time_limit, to_save));
+            let _ = answer.send(shared.spawn(&command, name, ends, own, for_keeper));
             // for the next one, while this is not awaited
             shared.prepare();
         };
@@ -286,9 +292,9 @@ impl Shared {
         name: ExecutionName,
         ends: CommandEnds,
         own: OwnChild,
-        time_limit: Option<Duration>,
-        to_save: Option<ToSave>,
+        for_keeper: ForKeeper,
     ) -> Result<Spawned, ExecutorError> {
+        let ForKeeper { time_limit, reference, to_save } = for_keeper;
         let account = self.defaults.account(command)?;
         self.command_users.check(&account.name, account.uid, account.is_dynamic)?;
         let account = self.with_id(account)?;
@@ -300,13 +306,12 @@ impl Shared {
         };
         let (user, working_directory) = (account.name.clone(), self.defaults.working_directory(command, &account));
         let mut spec = self.defaults.resolve(command, account, &name.id, &name.key, report.as_ref());
-        spec.time_limit = time_limit;
+        spec.time_limit = time_limit.map(|limit| limit.saturating_add(KEEPER_DELAY));
         spec.chown = report.as_mut().and_then(|report| report.to_chown.take());
         let mut leaf = self.cgroups.leaf(&command.limits())?;
         self.note_restored();
         if self.kept.is_some() {
-            let purpose = format!("execution {} of {}", name.id, name.identity);
-            spec.purpose = CString::new(purpose).unwrap_or_default();
+            spec.purpose = purpose(&name, reference.as_deref());
         }
         if let Some(leaf) = &leaf {
             (spec.cgroup, spec.cgroups) = match self.kept {
@@ -339,6 +344,16 @@ impl Shared {
         note.into_iter().for_each(|note| containment.spare(note));
         Ok(Spawned { child, started, start_time, containment, report, user, working_directory })
     }
+}
+
+/// What an execution is, in the log of a keeper.
+fn purpose(name: &ExecutionName, reference: Option<&str>) -> CString {
+    let ExecutionName { id, identity, .. } = name;
+    let purpose = match reference {
+        Some(reference) => format!("execution {id}, {reference}, of {identity}"),
+        None => format!("execution {id}, of {identity}"),
+    };
+    CString::new(purpose).unwrap_or_default()
 }
 
 fn exhausted(reason: String) -> ExecutorError {

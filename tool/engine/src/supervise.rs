@@ -27,7 +27,7 @@ use crate::process::own::End;
 use crate::recovery::unfinished::save_end;
 use crate::registry::{Channels, Record};
 use crate::shared::Shared;
-use crate::start::{Main, NotStarted, Starter, prepare};
+use crate::start::{ForKeeper, Main, NotStarted, Starter, prepare};
 use crate::streams::input::{self, InputReceiver, InputWriter};
 use crate::streams::source::Source;
 use crate::streams::{self, Ends, Streams};
@@ -158,8 +158,10 @@ impl Supervisor {
 
         let time_limit = self.timeout().map(|timeout| timeout.saturating_add(self.grace()));
         let (shared, record) = (&self.shared, &*self.record);
-        let starter = Starter { shared, record, deadline: self.command.deadline(), time_limit };
-        let main = running.insert(starter.start(command, command_ends, to_save).await?);
+        let reference = self.observers.reference();
+        let for_keeper = ForKeeper { time_limit, reference, to_save };
+        let starter = Starter { shared, record, deadline: self.command.deadline() };
+        let main = running.insert(starter.start(command, command_ends, for_keeper).await?);
         let start_time = main.start_time;
         let (user, working_directory) = (main.user.clone(), main.working_directory.clone());
         let info = MainProcess { pid: number(main.pid), start_time, user, working_directory };

@@ -47,7 +47,7 @@ impl TestLog {
     /// What `telexecd audit verify` says.
     fn verify(&self) -> (u8, String) {
         let mut out = Vec::new();
-        let code = verify_files(&[self.path()], None, &mut out).unwrap();
+        let code = verify_files(&[self.path()], None, None, &mut out).unwrap();
         (code, String::from_utf8(out).unwrap())
     }
 
@@ -72,7 +72,7 @@ fn append(log: &mut Log) -> u64 {
 fn verify(bytes: &[u8]) -> Result<Summary, VerifyError> {
     let mut verifier = Verifier::new();
     verifier.read(bytes)?;
-    Ok(verifier.finish())
+    Ok(verifier.finish().0)
 }
 
 /// The line that is named, and why.

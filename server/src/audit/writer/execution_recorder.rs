@@ -12,6 +12,7 @@ use telexec_executor::{ExecutionId, ExecutorError, Exited, OutputStream, Signal,
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{Job, State};
+use crate::audit::chain::Link;
 use crate::audit::command::{clip, clip_line};
 use crate::audit::record::{Body, End, Failure, NotStarted, Origin, Record, Written};
 use crate::audit::recording::{self, Recorded, Recording, Recordings};
@@ -31,6 +32,8 @@ pub(in crate::audit) struct ExecutionRecorder {
     containment: &'static str,
     /// The number of its start's record, once written.
     start: Option<u64>,
+    /// The same with its hash.
+    reference: Option<String>,
     main: OnceLock<MainProcess>,
     /// If recorded.
     digests: Option<OutputDigests>,
@@ -83,7 +86,19 @@ impl ExecutionRecorder {
         with_digests: bool,
     ) -> Self {
         let (digests, main) = (with_digests.then(OutputDigests::new), OnceLock::new());
-        Self { queue, state, origin, id, containment, start: None, main, digests, recording: None, is_recorded: false }
+        Self {
+            queue,
+            state,
+            origin,
+            id,
+            containment,
+            start: None,
+            reference: None,
+            main,
+            digests,
+            recording: None,
+            is_recorded: false,
+        }
     }
 
     /// Has this recorded as well.
@@ -93,8 +108,8 @@ impl ExecutionRecorder {
     }
 
     /// The record of its start is written.
-    pub(in crate::audit) fn begin(&mut self, seq: u64) {
-        self.start = Some(seq);
+    pub(in crate::audit) fn begin(&mut self, start: &Link) {
+        (self.start, self.reference) = (Some(start.seq), Some(start.reference()));
     }
 
     fn record(&mut self, body: Body) {
@@ -151,6 +166,10 @@ impl PendingEnd {
 }
 
 impl ExecutionObserver for ExecutionRecorder {
+    fn reference(&self) -> Option<String> {
+        self.reference.clone()
+    }
+
     fn state(&self) -> Option<(&'static str, Vec<u8>)> {
         let recording = self.recording.as_ref().map(Recording::continuation);
         let continuation = Continuation { start: self.start, origin: &*self.origin, recording };

@@ -93,7 +93,7 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn new(log: Log, agent: String, state: Arc<State>) -> Self {
-        state.last.store(log.last(), Ordering::Relaxed);
+        state.last.store(log.last().seq, Ordering::Relaxed);
         Self { log, syslog: None, agent, state, dropped: 0, waiting: VecDeque::new(), warned: None, is_warned: false }
     }
 
@@ -152,7 +152,8 @@ impl Writer {
             // the caller waits no more
             return None;
         }
-        let written = self.write(&record).map(|seq| recorder.begin(seq)).inspect_err(|_| self.drop_one());
+        let written = self.write(&record).inspect_err(|_| self.drop_one());
+        let written = written.map(|_| recorder.begin(self.log.last()));
         Some((reply, (recorder, written)))
     }
 

@@ -295,7 +295,7 @@ stopping()
         let output = timeout(Duration::from_secs(60), keeper.kill_on_drop(true).output()).await.unwrap().unwrap();
         let log = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{log}");
-        let purposes = [r#""one""#, r#""\ntelexec-keeper: forged\r\u{1b}[0m�""#, &format!("\"{}\"", "x".repeat(256))];
+        let purposes = [r#""one""#, r#""\ntelexec-keeper: forged\r\u{1b}[0m�""#, &format!("\"{}\"", "x".repeat(384))];
         let pids = std::fs::read_to_string(directory.path().join("lives.pids")).unwrap();
         let uid = rustix::process::geteuid();
         let line = |(pid, purpose)| format!("telexec-keeper: start of process {pid} as uid {uid} for {purpose}\n");
