@@ -39,7 +39,7 @@ pub use mcp::{McpClient, McpServer, telexec_mcp, text};
 pub use nats::{ByNats, nats_server};
 pub use outcome::{Outcome, Replay, collect, exit_of, replay, run, until_output};
 pub use places::{Place, at};
-pub use processes::{MARK, Process, Watch, children, marker, processes_with};
+pub use processes::{MARK, Process, Watch, children, marker, processes_with, stop};
 pub use proxy::Proxy;
 pub use root::{NOBODY, is_root};
 pub use scrape::{Scrape, ask, dial, metrics_address};

@@ -4,7 +4,9 @@ use std::fs;
 use std::os::fd::OwnedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+
+use crate::until;
 
 /// The variable that marks a command's processes: `command.env(MARK, &mark)`.
 pub const MARK: &str = "TELEXEC_TEST";
@@ -38,6 +40,17 @@ pub fn processes_with(mark: &str) -> Vec<Process> {
 /// The children of a process, also those that have ended and that it has not reaped.
 pub fn children(pid: i32) -> Vec<Process> {
     pids().filter_map(read).filter(|(_, parent)| *parent == pid).map(|(process, _)| process).collect()
+}
+
+/// Stops a process; returns when none of its threads runs any more. On a busy machine that takes a while.
+pub async fn stop(pid: i32) {
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::STOP).unwrap();
+    let threads = || fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(|entry| entry.unwrap().path().join("stat"));
+    let has_stopped = |stat: &String| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'));
+    until("it has stopped", async || {
+        threads().filter_map(|stat| fs::read_to_string(stat).ok()).all(|stat| has_stopped(&stat))
+    })
+    .await;
 }
 
 fn pids() -> impl Iterator<Item = i32> {

@@ -4,7 +4,7 @@ use futures_util::{StreamExt, stream};
 use rustix::io::ioctl_fionread;
 use rustix::process::{Pid, Signal, kill_process};
 use telexec_executor::{ExecutionId, ExecutorError, FilePiece, FilePieces, FileRange, Files, WriteOptions};
-use telexec_tests::{Agent, children, until, within};
+use telexec_tests::{Agent, children, stop, until, within};
 
 use super::{failed, names, pieces, read, sha256, target};
 
@@ -79,15 +79,14 @@ async fn an_upload_that_is_cut_at_its_end_is_complete() {
     until("its process is the only one", async || children(agent.pid()).len() == 1).await;
     let helper = children(agent.pid())[0].pid;
     let stdin = std::fs::File::open(format!("/proc/{helper}/fd/0")).unwrap();
-    let helper = Pid::from_raw(helper).unwrap();
-    kill_process(helper, Signal::STOP).unwrap();
+    stop(helper).await;
     tokio::select! {
         done = files.write(target(&file), options(&id, 7), pieces("")) => panic!("{done:?}"),
         // with all that has not gone there before
         () = until("the end is there", async || ioctl_fionread(&stdin).unwrap() >= 5) => {}
     }
     drop(stdin);
-    kill_process(helper, Signal::CONT).unwrap();
+    kill_process(Pid::from_raw(helper).unwrap(), Signal::CONT).unwrap();
     until("it is written", async || names(dir.path()) == ["file"]).await;
     assert_eq!(within(other.upload(&id)).await.unwrap(), 7);
     let written = within(other.write(target(&file), options(&id, 7), pieces(""))).await.unwrap();

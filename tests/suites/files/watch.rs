@@ -12,7 +12,7 @@ use telexec_client::RemoteFiles;
 use telexec_executor::FileChange::{AttributesChanged, Created, Removed, Renamed, Written};
 use telexec_executor::{ExecutorError, FileChange, FileErrorKind, FileTarget, Files, Watched, WatchedFiles};
 use telexec_proto::v1::WatchFilesRequest;
-use telexec_tests::{Agent, Certs, Leaf, Wire, children, is_root, lines, until, within};
+use telexec_tests::{Agent, Certs, Leaf, Wire, children, is_root, lines, stop, until, within};
 use tonic::Code;
 
 use super::{failed, of_user, target};
@@ -272,8 +272,8 @@ async fn what_is_lost_is_told_and_nothing_after_it_is() {
     let mut scene = Scene::start(&files, &root, true).await;
     // an earlier one may have ended, and not be reaped
     until("only the process that watches is left", async || children(agent.pid()).len() == 1).await;
-    let helper = Pid::from_raw(children(agent.pid()).first().unwrap().pid).unwrap();
-    kill_process(helper, Signal::STOP).unwrap();
+    let helper = children(agent.pid()).first().unwrap().pid;
+    stop(helper).await;
     let most = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
     for number in 0..=most.trim().parse::<usize>().unwrap() {
         let name = root.join(if number % 2 == 0 { "a" } else { "b" });
@@ -282,7 +282,7 @@ async fn what_is_lost_is_told_and_nothing_after_it_is() {
     }
     std::fs::rename(root.join("old"), root.join("moved")).unwrap();
     std::fs::create_dir_all(root.join("new/deep")).unwrap();
-    kill_process(helper, Signal::CONT).unwrap();
+    kill_process(Pid::from_raw(helper).unwrap(), Signal::CONT).unwrap();
     while within(scene.watched.next()).await.unwrap().unwrap() != Watched::Lost {}
     for name in ["moved/file", "new/deep/file"] {
         std::fs::File::create(root.join(name)).unwrap();

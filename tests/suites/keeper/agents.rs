@@ -6,7 +6,9 @@ use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use telexec_executor::{Command, Executor, OnDisconnect};
-use telexec_tests::{Agent, MARK, children, exit_of, is_root, marker, processes_with, run, telexecd, until, within};
+use telexec_tests::{
+    Agent, MARK, children, exit_of, is_root, marker, processes_with, run, stop, telexecd, until, within,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn it_ends_in_an_orderly_way_with_its_agent() {
@@ -103,7 +105,7 @@ async fn an_agent_that_crashes_while_it_ends_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_hangs_is_killed_when_it_is_asked_again() {
     let mut agent = Agent::builder().kept().start();
-    kill_process(Pid::from_raw(agent.serving_pid()).unwrap(), Signal::STOP).unwrap();
+    stop(agent.serving_pid()).await;
     agent.signal(Signal::TERM);
     // they are one while the first was not read
     until("it has ended", async || {

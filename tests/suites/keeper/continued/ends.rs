@@ -11,7 +11,7 @@ use telexec_executor::{
     Attach, Command, Descendants, Event, ExecutionState, Executor, ExecutorError, ExitCause, OnDisconnect,
     ResourceLimits,
 };
-use telexec_tests::{Agent, Gate, MARK, exit_of, marker, processes_with, run, until, within};
+use telexec_tests::{Agent, Gate, MARK, exit_of, marker, processes_with, run, stop, until, within};
 
 use super::super::{another_serves, children_but_starters, crash, crash_and_wait, serving};
 use super::{detached, end, rest, started};
@@ -92,7 +92,7 @@ async fn what_has_a_timeout_is_ended_by_the_next_agent_with_its_whole_tree() {
         let early_one = started(&agent, detached(TREE).env(MARK, &early).timeout(timeout)).await;
         let late_one = started(&agent, detached(TREE).env(MARK, &late).timeout(2 * timeout)).await;
         let before = agent.log().matches("listening on").count();
-        agent.signal(Signal::STOP);
+        stop(agent.pid()).await;
         crash(serving(&agent).unwrap());
         // the time that it has
         tokio::time::sleep(timeout).await;
@@ -118,11 +118,11 @@ async fn what_has_a_timeout_is_killed_while_its_agent_is_frozen() {
         let in_background = started(&agent, detached(TREE).env(MARK, &mark).timeout(limit)).await;
         let mains = [&bound, &in_background].map(|execution| execution.started().pid);
         let stays = started(&agent, detached("echo ready; exec sleep 300")).await;
-        let frozen = Pid::from_raw(agent.serving_pid()).unwrap();
-        kill_process(frozen, Signal::STOP).unwrap();
+        let frozen = agent.serving_pid();
+        stop(frozen).await;
         until("they are killed", async || mains.iter().all(|main| has_ended(*main))).await;
         assert!(!has_ended(stays.started().pid), "it has no timeout");
-        kill_process(frozen, Signal::CONT).unwrap();
+        kill_process(Pid::from_raw(frozen).unwrap(), Signal::CONT).unwrap();
         let exited = exit_of(bound).await;
         for exited in [exited, end(&agent, in_background.id()).await] {
             assert_eq!((exited.cause, exited.surviving_processes), (ExitCause::TimedOut, 0), "{}", agent.log());
