@@ -33,9 +33,9 @@ pub(crate) struct Child {
     pub(crate) is_released: bool,
     /// All that is held for it is still needed, though it is released.
     pub(crate) holds_all: bool,
-    /// When it is killed, if it has not ended.
-    pub(crate) due: Option<Instant>,
-    /// It was killed then.
+    /// When it is to be killed, unless it has ended.
+    pub(crate) kill_at: Option<Instant>,
+    /// It was killed since that time had come.
     pub(crate) is_overdue: bool,
     /// It does not end with its agent.
     pub(crate) survives: bool,
@@ -62,7 +62,7 @@ impl Child {
             exit: None,
             is_released: false,
             holds_all: false,
-            due: None,
+            kill_at: None,
             is_overdue: false,
             survives: false,
             outlives: false,
@@ -99,6 +99,8 @@ impl Child {
 }
 
 const MAX_LOOKS: u32 = 50;
+/// Until a process that is overdue is killed again: its cgroup may not have been to be had.
+const KILL_DELAY: Duration = Duration::from_secs(1);
 
 /// Of a child whose status is not to be had.
 fn unknown() -> Exit {
@@ -120,8 +122,8 @@ pub(crate) struct Children {
     /// Of the agent that runs, and those that it has from an earlier one.
     by_id: HashMap<u64, u64>,
     by_pid: HashMap<i32, u64>,
-    /// When they are due, with their numbers.
-    due: BTreeSet<(Instant, u64)>,
+    /// When they are to be killed, with their numbers.
+    kill_at: BTreeSet<(Instant, u64)>,
     /// What is held of those that are reaped, by their ids.
     remembered: BTreeMap<u64, Vec<Option<Given>>>,
     next: u64,
@@ -161,36 +163,42 @@ impl Children {
         if let Some(id) = child.id {
             self.by_id.insert(id, number);
         }
-        self.due.extend(child.due.map(|due| (due, number)));
+        self.kill_at.extend(child.kill_at.map(|at| (at, number)));
         self.all.insert(number, child);
         number
     }
 
-    /// It is killed then, if it has not ended.
-    pub(crate) fn set_due(&mut self, number: u64, due: Instant) {
+    /// It is to be killed then, unless it has ended.
+    pub(crate) fn set_kill_at(&mut self, number: u64, at: Instant) {
         if let Some(child) = self.all.get_mut(&number) {
-            child.due = Some(due);
-            self.due.insert((due, number));
+            self.kill_at.extend(child.kill_at.replace(at).is_none().then_some((at, number)));
         }
     }
 
-    /// When the first of them is due.
-    pub(crate) fn next_due(&self) -> Option<Instant> {
-        self.due.first().map(|(due, _)| *due)
+    /// When the first of them is to be killed.
+    pub(crate) fn next_kill(&self) -> Option<Instant> {
+        self.kill_at.first().map(|(at, _)| *at)
     }
 
-    /// Kills those that are due, and have not ended; returns how many there were.
-    pub(crate) fn kill_overdue(&mut self, now: Instant) -> usize {
-        let mut killed = 0;
-        while let Some(&(due, number)) = self.due.first()
-            && due <= now
+    /// Kills those whose time has come, and again after a while, until they have ended; returns the processes that were not killed
+    /// before.
+    pub(crate) fn kill_overdue(&mut self, now: Instant) -> Vec<Pid> {
+        let mut killed = Vec::new();
+        while let Some(&(at, number)) = self.kill_at.first()
+            && at <= now
         {
-            self.due.pop_first();
-            if let Some(child) = self.all.get_mut(&number).filter(|child| child.exit.is_none()) {
-                child.is_overdue = true;
-                child.kill();
-                killed += 1;
+            self.kill_at.pop_first();
+            let Some(child) = self.all.get_mut(&number) else { continue };
+            child.kill_at = None;
+            // one that has ended in time may not be seen yet
+            if child.exit.is_some() || exit::status(child.pid).is_ok() {
+                continue;
             }
+            child.kill();
+            if !std::mem::replace(&mut child.is_overdue, true) {
+                killed.push(child.pid);
+            }
+            self.set_kill_at(number, now + KILL_DELAY);
         }
         killed
     }
@@ -238,8 +246,8 @@ impl Children {
     /// It is reaped. Of what is held for it only the first descriptor stays.
     pub(crate) fn remove(&mut self, number: u64) -> Option<Child> {
         let mut child = self.all.remove(&number)?;
-        if let Some(due) = child.due {
-            self.due.remove(&(due, number));
+        if let Some(at) = child.kill_at {
+            self.kill_at.remove(&(at, number));
         }
         self.by_pid.remove(&child.pid.as_raw_nonzero().get());
         if let Some(id) = child.id {

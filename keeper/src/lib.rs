@@ -7,7 +7,7 @@
 //! `wire` is what both say, and `channel` how it gets to the other; `keeper` is the loop, `children` what was started, `users` as
 //! whom, `agent` the agent's process, `agent_user` what is done for one that is not root, `given` the descriptors that come from
 //! it, `signals` what other processes ask of this one, `state` what a keeper leaves to the program that takes its place, `exec`
-//! how that begins, `init` what the first process of a machine owes it.
+//! how that begins, `init` what the first process of a machine owes it, `log` its own lines, `syslog` the log of starts.
 
 #![cfg(target_os = "linux")]
 
@@ -23,6 +23,7 @@ pub mod log;
 mod notify;
 mod signals;
 mod state;
+mod syslog;
 pub mod users;
 pub mod wire;
 
@@ -34,8 +35,8 @@ pub const USERS: &str = "--command-users";
 /// The argument with which no command gains privileges by executing a program, whatever the agent asks for.
 pub const NO_NEW_PRIVILEGES: &str = "--no-new-privileges";
 
-/// The argument with which the keeper logs each start.
-pub const LOG_STARTS: &str = "--log-starts";
+/// The argument before the Unix socket to which the keeper logs each start.
+pub const SYSLOG: &str = "--syslog";
 
 /// The argument before the user that the agent runs as, as [`users::write_one`] has it, and the directory of its cgroups.
 pub const AGENT_USER: &str = "--agent-user";

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use telexec_keeper::agent_user::AgentUser;
 use telexec_keeper::users::{self, Users};
-use telexec_keeper::{AGENT_USER, FORMATS, LOG_STARTS, NO_NEW_PRIVILEGES, STATE, Terms, USERS, formats, log};
+use telexec_keeper::{AGENT_USER, FORMATS, NO_NEW_PRIVILEGES, STATE, SYSLOG, Terms, USERS, formats, log};
 
 const HELP: &str =
     "The keeper of a telexec agent: starts it, restarts it if it crashes, and is the parent of its commands
@@ -61,8 +61,8 @@ fn read(mut arguments: &[OsString]) -> Option<Arguments<'_>> {
                 terms.no_new_privileges = true;
                 arguments = rest;
             }
-            [flag, rest @ ..] if flag == LOG_STARTS => {
-                terms.logs_starts = true;
+            [flag, socket, rest @ ..] if flag == SYSLOG => {
+                terms.syslog = Some(socket.clone());
                 arguments = rest;
             }
             [flag, user, cgroups, rest @ ..] if flag == AGENT_USER => {

@@ -17,6 +17,7 @@ pub(crate) const VERSION: u32 = 2;
 
 const HEADER: &str = "telexec-keeper";
 const OOM_SCORE: &str = "oom_score_adj";
+const LOST: &str = "lost";
 const CHILD: &str = "child";
 const REMEMBERED: &str = "remembered";
 const NONE: &str = "-";
@@ -26,22 +27,25 @@ const NONE: &str = "-";
 pub(crate) struct State {
     /// What the agent is to have in `/proc/PID/oom_score_adj`.
     pub(crate) oom_score: Option<String>,
+    /// Starts that were not logged.
+    pub(crate) lost_starts: u64,
     pub(crate) children: Children,
 }
 
 /// After `Children::lose_agent` alone: a child that keeps its id runs its program, and the exit of any is asked for again.
-pub(crate) fn encode(children: &Children, oom_score: Option<&str>) -> String {
+pub(crate) fn encode(children: &Children, oom_score: Option<&str>, lost_starts: u64) -> String {
     let mut text = format!("{HEADER} {VERSION}\n");
     let mut put = |line: std::fmt::Arguments<'_>| {
         // a text takes whatever is written to it
         let _ = writeln!(text, "{line}");
     };
     oom_score.into_iter().for_each(|score| put(format_args!("{OOM_SCORE} {}", score.trim())));
+    put(format_args!("{LOST} {lost_starts}"));
     for child in children.iter() {
         let (id, pid, pidfd) = (or_none(child.id), child.pid.as_raw_nonzero(), child.pidfd.as_raw_fd());
         let [released, all, survives, outlives, overdue] =
             [child.is_released, child.holds_all, child.survives, child.outlives, child.is_overdue].map(u8::from);
-        let left = or_none(child.due.map(|due| due.saturating_duration_since(Instant::now()).as_micros()));
+        let left = or_none(child.kill_at.map(|at| at.saturating_duration_since(Instant::now()).as_micros()));
         let cgroup = or_none(child.cgroup.as_ref().map(AsRawFd::as_raw_fd));
         let held = numbers(&child.held);
         let flags = format_args!("{released} {all} {survives} {outlives} {overdue}");
@@ -74,6 +78,7 @@ pub(crate) fn decode(text: &str, inherit: impl Fn(RawFd) -> io::Result<OwnedFd>)
         let mut words = Words(line.split(' '));
         match words.word()? {
             OOM_SCORE => state.oom_score = Some(words.word()?.to_owned()),
+            LOST => state.lost_starts = words.number()?,
             CHILD => {
                 let (id, pid) = (words.optional()?, words.pid()?);
                 let pidfd = inherit(words.number()?)?;
@@ -81,13 +86,13 @@ pub(crate) fn decode(text: &str, inherit: impl Fn(RawFd) -> io::Result<OwnedFd>)
                 let [is_released, holds_all, survives, outlives, is_overdue] =
                     [words.flag()?, words.flag()?, words.flag()?, words.flag()?, words.flag()?];
                 let left = words.optional()?.map(Duration::from_micros);
-                let due = left.and_then(|left| Instant::now().checked_add(left));
+                let kill_at = left.and_then(|left| Instant::now().checked_add(left));
                 let held = words.held(&inherit)?;
                 let child = Child {
                     id,
                     is_released,
                     holds_all,
-                    due,
+                    kill_at,
                     is_overdue,
                     survives,
                     outlives,
@@ -170,30 +175,39 @@ mod tests {
         let mut children = Children::default();
         let child = |id, pid| Child { id, ..Child::new(Pid::from_raw(pid).unwrap(), file(), None) };
         let held = || vec![Some(file().into()), None, Some(file().into())];
-        let due = Instant::now() + Duration::from_secs(60);
-        children.add(Child { survives: true, held: held(), cgroup: Some(file()), ..child(Some(u64::MAX), 7) });
-        children.add(Child { outlives: true, is_released: true, holds_all: true, due: Some(due), ..child(None, 8) });
+        let kill_at = Instant::now() + Duration::from_secs(60);
+        let cgroup = Some(file());
+        children.add(Child { survives: true, is_overdue: true, held: held(), cgroup, ..child(Some(u64::MAX), 7) });
+        children.add(Child {
+            outlives: true,
+            is_released: true,
+            holds_all: true,
+            kill_at: Some(kill_at),
+            ..child(None, 8)
+        });
         children.remember(3, held());
-        let text = encode(&children, Some("-5\n"));
+        let text = encode(&children, Some("-5\n"), 3);
         assert_eq!(descriptors(&children).count(), 7);
         let decoded = decode(&text, |number| {
             let inherited = descriptors(&children).find(|file| file.as_raw_fd() == number);
             inherited.unwrap().try_clone_to_owned()
         });
         let decoded = decoded.unwrap();
-        assert_eq!((decoded.oom_score.as_deref(), decoded.children.to_hand_over()), (Some("-5"), vec![3, u64::MAX]));
+        assert_eq!((decoded.oom_score.as_deref(), decoded.lost_starts), (Some("-5"), 3));
+        assert_eq!(decoded.children.to_hand_over(), [3, u64::MAX]);
         assert_eq!(decoded.children.held(u64::MAX).unwrap().descriptors.len(), 2);
-        let again = decoded.children.next_due().unwrap();
-        assert!(due.max(again) - due.min(again) < Duration::from_secs(1), "{due:?}, and {again:?}");
+        let again = decoded.children.next_kill().unwrap();
+        assert!(kill_at.max(again) - kill_at.min(again) < Duration::from_secs(1), "{kill_at:?}, and {again:?}");
         let mut all: Vec<_> = decoded.children.iter().collect();
         all.sort_by_key(|child| child.pid.as_raw_nonzero());
         let [stays, goes] = all[..] else { panic!("both") };
-        let flags = |child: &Child| [child.survives, child.outlives, child.is_released, child.holds_all];
+        let flags =
+            |child: &Child| [child.survives, child.outlives, child.is_released, child.holds_all, child.is_overdue];
         assert_eq!(
             (stays.id, stays.cgroup.is_some(), flags(stays)),
-            (Some(u64::MAX), true, [true, false, false, false])
+            (Some(u64::MAX), true, [true, false, false, false, true])
         );
-        assert_eq!((goes.id, goes.cgroup.is_some(), flags(goes)), (None, false, [false, true, true, true]));
+        assert_eq!((goes.id, goes.cgroup.is_some(), flags(goes)), (None, false, [false, true, true, true, false]));
     }
 
     #[test]

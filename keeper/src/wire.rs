@@ -84,7 +84,8 @@ pub struct Start {
     pub survives: bool,
     /// So many descriptors are held for the next agent, which gets them with a process that survives.
     pub held: u8,
-    /// It is killed when it has run for so long, to the microsecond, for an agent that has not ended it. `None`: it may run on.
+    /// The keeper kills it so long after its start, unless it has ended. In microseconds; what does not fit in 64 bits is as `None`:
+    /// no limit.
     pub time_limit: Option<Duration>,
     /// What this is for, as the agent says: for the log.
     pub purpose: CString,

@@ -16,8 +16,9 @@ use tokio::time::timeout;
 
 /// Longer remainders are not read.
 const MAX_DISCARDED_BYTES: u64 = 256 * 1024;
-/// For what is left of a body.
+/// For what is left of a body, and from one piece of it to the next: a client that waits for the answer has it then.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
+const IDLE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// A body that says when it was read, and is given back when it is dropped.
 pub(crate) struct Watched {
@@ -63,13 +64,13 @@ impl Drop for Watched {
 pub(crate) struct Reading {
     shared: Arc<Shared>,
     /// The client sends its body when it is asked to, which reading does.
-    is_expected: bool,
+    awaits_continue: bool,
 }
 
 pub(crate) fn watched(request: Request<Incoming>) -> (Request<Watched>, Reading) {
     let shared = Arc::new(Shared::default());
     shared.was_read.store(request.body().is_end_stream(), Ordering::Relaxed);
-    let reading = Reading { shared: Arc::clone(&shared), is_expected: request.headers().contains_key(EXPECT) };
+    let reading = Reading { shared: Arc::clone(&shared), awaits_continue: request.headers().contains_key(EXPECT) };
     (request.map(|body| Watched { body: Some(body), shared }), reading)
 }
 
@@ -85,7 +86,7 @@ impl Reading {
     /// Reads the rest of a body that nobody reads any more; whether that was all of it.
     async fn discard(&self) -> bool {
         let rest = self.shared.rest.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(rest) = rest.filter(|_| !self.is_expected) else { return false };
+        let Some(rest) = rest.filter(|_| !self.awaits_continue) else { return false };
         if rest.size_hint().lower() > MAX_DISCARDED_BYTES {
             return false;
         }
@@ -95,12 +96,15 @@ impl Reading {
 
 async fn discard(mut rest: Incoming) -> bool {
     let mut bytes = 0;
-    while let Some(frame) = rest.frame().await {
-        let Ok(frame) = frame else { return false };
+    loop {
+        let frame = match timeout(IDLE_TIMEOUT, rest.frame()).await {
+            Ok(None) => return true,
+            Ok(Some(Ok(frame))) => frame,
+            Ok(Some(Err(_))) | Err(_) => return false,
+        };
         bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
         if bytes > MAX_DISCARDED_BYTES {
             return false;
         }
     }
-    true
 }

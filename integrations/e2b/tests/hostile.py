@@ -523,7 +523,7 @@ def unread():
     with socket.create_connection(("127.0.0.1", site.port), LIMIT) as connection:
         for part in (wrong, b"late", wrong + b"soon"):
             connection.sendall(part)
-            time.sleep(0.2)
+            time.sleep(0.1)
         answers = b""
         while answers.count(b"HTTP/1.1 401") < 2:
             part = connection.recv(65536)

@@ -9,7 +9,7 @@ mod reports;
 mod starts;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
@@ -29,6 +29,7 @@ use crate::channel::{ReceiveError, Received};
 use crate::children::{Child, Children};
 use crate::given::{Given, close_by_thread};
 use crate::signals::Signals;
+use crate::syslog::StartLog;
 use crate::users::Users;
 use crate::wire::{Report, Request};
 use crate::{init, log, notify, signals};
@@ -52,8 +53,8 @@ pub struct Terms {
     pub users: Option<Users>,
     /// Nothing that they execute gives them privileges.
     pub no_new_privileges: bool,
-    /// Each start is logged.
-    pub logs_starts: bool,
+    /// A Unix socket, to which each start is logged.
+    pub syslog: Option<OsString>,
 }
 
 /// Starts the agent with this command line, and does what it asks for, within these limits, until it has
@@ -94,6 +95,12 @@ pub fn keep(command: &[OsString], terms: Terms, agent_user: Option<AgentUser>, s
     kept
 }
 
+/// Where each start is logged.
+fn open_log(path: Option<&OsStr>, lost: u64) -> Option<StartLog> {
+    let opened = StartLog::new(path?, lost);
+    opened.inspect_err(|error| log::line(&format!("starts are not logged: {error}"))).ok()
+}
+
 struct Keeper {
     epoll: OwnedFd,
     signals: Signals,
@@ -101,6 +108,7 @@ struct Keeper {
     rlimits: [telexec_spawn::rlimits::Limit; rlimits::KINDS],
     agent: Agent,
     terms: Terms,
+    start_log: Option<StartLog>,
     /// The user and the group of this process.
     own: (u32, u32),
     children: Children,
@@ -213,6 +221,7 @@ impl Keeper {
             null,
             rlimits: rlimits::defaults(),
             agent: Agent::new(command, agent_user),
+            start_log: open_log(terms.syslog.as_deref(), 0),
             terms,
             own: (geteuid().as_raw(), getegid().as_raw()),
             children: Children::default(),
@@ -275,7 +284,7 @@ impl Keeper {
             self.deaf_until,
             self.ready_by,
             self.starter_until(),
-            self.children.next_due(),
+            self.children.next_kill(),
             self.agent.again_at,
         ];
         let due = due.into_iter().flatten().min()?;
@@ -291,9 +300,8 @@ impl Keeper {
         if is_due(&mut self.retry_at) {
             std::mem::take(&mut self.unsettled).into_iter().for_each(|number| self.look_at_end(number));
         }
-        match self.children.kill_overdue(now) {
-            0 => {}
-            killed => log::line(&format!("killed {killed} commands past their timeout: the agent did not end them")),
+        for pid in self.children.kill_overdue(now) {
+            log::line(&format!("killed process {} past its timeout: the agent did not end it", pid.as_raw_nonzero()));
         }
         if is_due(&mut self.search_at) {
             self.reap_hidden_strangers();

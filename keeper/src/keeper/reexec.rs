@@ -13,10 +13,11 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Signal, kill_process};
 
-use super::Keeper;
+use super::{Keeper, open_log};
 use crate::agent_user::AgentUser;
 use crate::children::{Children, listed};
 use crate::state::{self, State};
+use crate::syslog::StartLog;
 use crate::{STATE, exec, given, log};
 
 /// How long the descriptors that the last agent has passed may take to be closed: those still open would hold up execve(2), for
@@ -46,7 +47,10 @@ impl Keeper {
             return;
         }
         let Err(error) = match self.all_closed() {
-            true => reexec(&self.children, self.agent.oom_score.as_deref()),
+            true => {
+                let lost = self.start_log.as_ref().map_or(0, StartLog::lost);
+                reexec(&self.children, self.agent.oom_score.as_deref(), lost)
+            }
             false => Err(io::Error::other("descriptors of the last agent are still being closed")),
         };
         log::line(&format!("this keeper goes on with its old program: {error}"));
@@ -61,7 +65,8 @@ impl Keeper {
     /// # Errors
     /// It cannot be read. Then all that it had started is killed.
     pub(super) fn resume(&mut self, state: RawFd) -> io::Result<()> {
-        let State { oom_score, children } = restore(state).inspect_err(|_| self.kill_unknown())?;
+        let State { oom_score, lost_starts, children } = restore(state).inspect_err(|_| self.kill_unknown())?;
+        self.start_log = open_log(self.terms.syslog.as_deref(), lost_starts);
         self.children = children;
         self.agent.resume(oom_score);
         // the end of one that has ended meanwhile is an event, too
@@ -91,9 +96,9 @@ fn restore(state: RawFd) -> io::Result<State> {
 }
 
 /// Executes the program on disk in place of this one: with the same arguments, and what is held.
-fn reexec(children: &Children, oom_score: Option<&str>) -> io::Result<Infallible> {
+fn reexec(children: &Children, oom_score: Option<&str>, lost: u64) -> io::Result<Infallible> {
     let mut file = File::from(memfd_create("telexec-keeper", MemfdFlags::CLOEXEC)?);
-    file.write_all(state::encode(children, oom_score).as_bytes())?;
+    file.write_all(state::encode(children, oom_score, lost).as_bytes())?;
     file.rewind()?;
     let arguments = arguments(file.as_raw_fd())?;
     let inherited = || state::descriptors(children).chain([file.as_fd()]);

@@ -6,18 +6,13 @@ use std::time::Instant;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
-use rustix::process::Pid;
 use telexec_spawn::{CgroupEntry, Chown, Forked, Image, Step, can_be_born_in_a_cgroup, fork};
 
 use super::{Keeper, Source};
 use crate::children::{Child, is_cgroup};
 use crate::given::Given;
-use crate::log;
 use crate::users::DYNAMIC;
 use crate::wire::{Report, Start};
-
-/// In the log. However they are quoted, a pipe takes a line as a whole (PIPE_BUF of pipe(7)).
-const MAX_PURPOSE_CHARS: usize = 384;
 
 /// What comes with a start.
 struct Descriptors {
@@ -118,15 +113,16 @@ impl Keeper {
     pub(super) fn has_begun(&mut self, number: u64, report: OwnedFd, permitted: Permitted) {
         let Permitted { start, held, .. } = permitted;
         if let Some(child) = self.children.name(number, start.id) {
-            if self.terms.logs_starts {
-                log_start(child.pid, start.credentials.as_ref().map_or(self.own.0, |user| user.uid), &start.purpose);
+            if let Some(log) = &mut self.start_log {
+                log.start(child.pid, start.credentials.as_ref().map_or(self.own.0, |user| user.uid), &start.purpose);
             }
             child.starting = Some(report);
             child.survives = start.survives;
             child.held = held.into_iter().map(Some).collect();
         }
-        let due = start.time_limit.and_then(|limit| Instant::now().checked_add(limit));
-        due.into_iter().for_each(|due| self.children.set_due(number, due));
+        if let Some(at) = start.time_limit.and_then(|limit| Instant::now().checked_add(limit)) {
+            self.children.set_kill_at(number, at);
+        }
         self.watch(number, |child| child.starting.as_ref(), Source::Start(number));
     }
 
@@ -171,12 +167,6 @@ impl Keeper {
             [] => [self.null.as_raw_fd(); 3],
         }
     }
-}
-
-/// The purpose is what the agent says, and quoted: it is no line of its own.
-fn log_start(pid: Pid, uid: u32, purpose: &CStr) {
-    let purpose: String = purpose.to_string_lossy().chars().take(MAX_PURPOSE_CHARS).collect();
-    log::line(&format!("start of process {} as uid {uid} for {purpose:?}", pid.as_raw_nonzero()));
 }
 
 /// Has the process enter its cgroup of version 2 by being born there, or by itself; the latter is returned.

@@ -49,7 +49,7 @@ pub fn verify_files(
         }
     }
     let found = verifier.found();
-    let (summary, witness) = verifier.finish();
+    let summary = verifier.finish();
     if summary.records == 0 {
         // an agent writes a record as soon as it opens the log
         writeln!(out, "broken: no records: the log was emptied, or no agent has used it")?;
@@ -60,12 +60,12 @@ pub fn verify_files(
         writeln!(out, "broken: no record has the hash {expected}: records are missing, or this is another log")?;
         return Ok(1);
     }
-    if let Some(fault) = witness.as_ref().and_then(fault) {
+    if let Some(fault) = summary.witness.as_ref().and_then(fault) {
         writeln!(out, "broken: {fault}")?;
         return Ok(1);
     }
     write_summary(&summary, read, out)?;
-    witness.map_or(Ok(()), |witness| write_witness(&witness, out))?;
+    summary.witness.map_or(Ok(()), |witness| write_witness(&witness, out))?;
     Ok(0)
 }
 
@@ -78,31 +78,34 @@ fn read_witness(path: &Path) -> io::Result<Witness> {
 }
 
 fn fault(witness: &Witness) -> Option<String> {
-    let changed = |seq| {
-        format!(
-            "seq {seq}: the keeper's log has another start with this number: the record was replaced, or this is another log"
-        )
-    };
-    let missing = |seq| {
-        format!(
-            "seq {seq}: the keeper's log has this start, and the log ends before it: records are missing at the end"
-        )
-    };
-    witness.changed.map(changed).or(witness.missing.map(missing))
+    let Witness { recorded, earlier, changed, missing, .. } = witness;
+    if let Some(seq) = changed {
+        return Some(format!(
+            "seq {seq}: the keeper's log has another start with this number: the record was replaced, the audit log was shortened \
+             before it, or the keeper's log is that of another audit log"
+        ));
+    }
+    if let Some(seq) = missing {
+        return Some(format!(
+            "seq {seq}: the keeper's log has this start, and the audit log ends before it: records are missing"
+        ));
+    }
+    let text = "no record of a start in the keeper's log is here: all are from before the first record";
+    (*recorded == 0 && *earlier > 0).then(|| text.to_owned())
 }
 
 fn write_witness(witness: &Witness, out: &mut impl Write) -> io::Result<()> {
-    let Witness { recorded, unrecorded, earlier, .. } = witness;
+    let Witness { recorded, earlier, unrecorded, helpers, lost, .. } = witness;
     writeln!(out, "keeper's log: {} recorded in these files", counted(*recorded, "start"))?;
-    if *earlier > 0 {
-        writeln!(out, "  {} recorded earlier, not in these files", counted(*earlier, "start"))?;
-    }
-    if *unrecorded > 0 {
-        writeln!(
-            out,
-            "  {} without a record: file access, forwards, or the log could not be written",
-            counted(*unrecorded, "start")
-        )?;
+    for (starts, what) in [
+        (earlier, "recorded before the first of these records: rotated away, or removed"),
+        (unrecorded, "without a record: the audit log could not be written, or the agent hides them"),
+        (helpers, "for files and forwards, which have no record"),
+        (lost, "that the keeper's log did not take"),
+    ] {
+        if *starts > 0 {
+            writeln!(out, "  {} {what}", counted(*starts, "start"))?;
+        }
     }
     Ok(())
 }
@@ -137,7 +140,7 @@ pub(super) fn open_all(given: &[PathBuf]) -> Result<impl Iterator<Item = Opened>
 }
 
 fn write_summary(summary: &Summary, files: u32, out: &mut impl Write) -> io::Result<()> {
-    let Summary { records, first, last, hash, running, more_running, dropped } = summary;
+    let Summary { records, first, last, hash, running, more_running, dropped, .. } = summary;
     let files = if files == 1 { String::new() } else { format!(" in {files} files") };
     let (Some(first), Some(last)) = (first, last) else { return Ok(()) };
     writeln!(out, "valid: {}{files}, {} to {}", counted(*records, "record"), shown(first), shown(last))?;

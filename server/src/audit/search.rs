@@ -100,7 +100,11 @@ pub(crate) fn search_files(given: &[PathBuf], query: &Query, out: &mut impl Writ
             return Ok(unreadable(&path, &error));
         }
     }
-    let read = each_record(given, |record, text| search.print(record, text, out))?;
+    let read = match each_record(given, |record, text| search.print(record, text, out)) {
+        // whoever reads it has seen enough
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(FOUND),
+        read => read?,
+    };
     for (path, line) in &read.malformed {
         let path = printable(&path.display().to_string());
         logging::line(&format!("telexecd: {path}: line {line} and maybe others are no records"));

@@ -37,6 +37,8 @@ pub struct Summary {
     pub more_running: u64,
     /// Records that could not be written, according to later ones.
     pub dropped: u64,
+    /// What the log of a keeper has of it, if there is one.
+    pub witness: Option<Witness>,
 }
 
 /// A line of the log.
@@ -105,7 +107,9 @@ impl Verifier {
             let before_first = self.last.is_none().then_some(&entry.prev);
             self.found |= self.expected.as_ref().is_some_and(|hash| *hash == entry.hash || Some(hash) == before_first);
             self.last = Some(entry.link());
-            self.witness.iter_mut().for_each(|witness| witness.see(&entry));
+            if let Some(witness) = &mut self.witness {
+                witness.see(&entry);
+            }
             self.summary.add(entry);
         }
         Ok(())
@@ -119,11 +123,12 @@ impl Verifier {
         }
     }
 
-    /// The result for all files read, and of the log of a keeper, if there is one.
-    pub fn finish(self) -> (Summary, Option<Witness>) {
-        let mut witness = self.witness;
-        witness.iter_mut().for_each(Witness::finish);
-        (self.summary, witness)
+    /// The result for all files read.
+    pub fn finish(mut self) -> Summary {
+        if let Some(witness) = &mut self.witness {
+            witness.finish();
+        }
+        Summary { witness: self.witness, ..self.summary }
     }
 }
 

@@ -64,8 +64,9 @@ pub struct Config {
     /// Whether a separate process, the keeper, starts the agent and all commands, and restarts the agent if it crashes. Default:
     /// auto.
     pub keeper: KeeperMode,
-    /// Have the keeper log each start: as which process and user, and for which execution and identity, as the agent says. Default: no.
-    pub keeper_log_starts: bool,
+    /// A Unix socket, such as `/dev/log`, to which the keeper logs each start as of syslog(3): as which process and user, and for which
+    /// execution and identity, as the agent says. Default: starts are not logged.
+    pub keeper_syslog: Option<PathBuf>,
     /// The unprivileged user to run the agent as, by name or by id; the keeper stays root. Requires a keeper, root and cgroup v2.
     /// If this process runs as it already, so do commands. Otherwise they never do: those that name no user run as the first of `command_users`, or without these as root. Default: the keeper's.
     pub agent_user: Option<String>,
@@ -202,7 +203,7 @@ impl Default for Config {
             max_private_bytes: None,
             no_new_privileges: false,
             keeper: KeeperMode::default(),
-            keeper_log_starts: false,
+            keeper_syslog: None,
             agent_user: None,
             kept_by: None,
             tls_cert: None,
@@ -337,6 +338,15 @@ impl Config {
         }
         if self.agent_user.is_some() && self.keeper == KeeperMode::Off {
             return invalid("agent_user requires a keeper: remove keeper = \"off\"");
+        }
+        if self.keeper_syslog.is_some() && self.keeper == KeeperMode::Off {
+            return invalid("keeper_syslog requires a keeper: remove keeper = \"off\"");
+        }
+        let is_address = |path: &PathBuf| path.is_absolute() && rustix::net::SocketAddrUnix::new(path).is_ok();
+        if !self.keeper_syslog.as_ref().is_none_or(is_address) {
+            return invalid(
+                "keeper_syslog: expected an absolute path that is short enough for a Unix socket (107 bytes)",
+            );
         }
         if self.agent_user.is_some() && self.containment.is_some_and(|asked| asked != ContainmentKind::CgroupV2) {
             return invalid("agent_user requires containment = \"cgroup-v2\"");

@@ -167,8 +167,8 @@ pub fn become_keeper(
     if config.no_new_privileges {
         keeper.arg(telexec_keeper::NO_NEW_PRIVILEGES);
     }
-    if config.keeper_log_starts {
-        keeper.arg(telexec_keeper::LOG_STARTS);
+    if let Some(socket) = &config.keeper_syslog {
+        keeper.arg(telexec_keeper::SYSLOG).arg(socket);
     }
     if let Some(AgentUser { credentials, cgroups, .. }) = agent_user {
         keeper.arg(telexec_keeper::AGENT_USER).arg(write_one(credentials)).arg(cgroups);

@@ -72,6 +72,18 @@ impl Audit {
     }
 }
 
+/// Makes sure that each field is in the table of OPERATING.md.
+fn assert_documented(records: &[Value]) {
+    let guide = include_str!("../../../docs/OPERATING.md");
+    let table = guide.split_once("### The fields of records").unwrap().1.split_once("###").unwrap().0;
+    for (field, value) in records.iter().flat_map(|record| record.as_object().unwrap()) {
+        let within = value.as_object().into_iter().flatten().map(|(name, _)| name).filter(|_| field != "limits");
+        for name in [field].into_iter().chain(within) {
+            assert!(table.contains(&format!("`{name}`")), "{name} is not documented");
+        }
+    }
+}
+
 /// Whole lines: the last may be on its way.
 fn records(file: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
@@ -109,4 +121,5 @@ async fn digest_of(file: &Path, argv: &[&str], text: &str) -> (String, String) {
 async fn assert_whole(audit: &Audit) {
     let (code, said) = audit.verify().await;
     assert!(code == 0 && said.starts_with("valid: ") && !said.contains("without an end"), "{said}");
+    assert_documented(&audit.all_records());
 }

@@ -139,3 +139,18 @@ async fn an_execution_is_shown_in_full() {
     let (code, said) = audit(&["show", "/dev/null", "shown"]).await;
     assert!(code == 2 && said[0].contains("it is not a regular file"), "{said:?}");
 }
+
+/// As `head -n 1` does.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_reads_the_output_may_have_seen_enough() {
+    let audit = Audit::new();
+    let mut agent = audit.agent("").start();
+    run(&agent.executor().await, Command::argv(["true"])).await.unwrap();
+    agent.terminate().await;
+    let (read, write) = std::io::pipe().unwrap();
+    drop(read);
+    let mut command = tokio::process::Command::new(program("telexecd"));
+    command.args(["audit", "search"]).arg(audit.file()).stdout(write);
+    let output = within(command.output()).await.unwrap();
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+}

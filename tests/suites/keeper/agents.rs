@@ -7,7 +7,7 @@ use std::process::Stdio;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use telexec_executor::{Command, Executor, OnDisconnect};
 use telexec_tests::{
-    Agent, MARK, children, exit_of, is_root, marker, processes_with, run, stop, telexecd, until, within,
+    Agent, MARK, Syslog, children, exit_of, is_root, marker, processes_with, run, stop, telexecd, until, within,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -128,14 +128,28 @@ fn a_keeper_that_is_none_is_refused() {
     }
 }
 
+/// What the log does not take is counted, and holds nothing up.
 #[tokio::test(flavor = "multi_thread")]
-async fn starts_are_in_the_keepers_log() {
-    let agent = Agent::builder().kept().config("keeper_log_starts = true").start();
-    let execution = within(agent.executor().await.execute(Command::argv(["true"]).build().unwrap())).await.unwrap();
-    let (pid, id) = (execution.started().pid, execution.id().clone());
-    exit_of(execution).await;
-    let line = |pid| format!("telexec-keeper: start of process {pid} as uid {} for \"execution {id}, of ", geteuid());
-    assert!(agent.log().contains(&line(pid)), "{}", agent.log());
+async fn starts_are_in_the_systems_log() {
+    let syslog = Syslog::new();
+    let agent = Agent::builder().kept().config(format!("keeper_syslog = {:?}", syslog.path())).start();
+    let executor = agent.executor().await;
+    let start = async || {
+        let execution = within(executor.execute(Command::argv(["true"]).build().unwrap())).await.unwrap();
+        let (pid, id) = (execution.started().pid, execution.id().clone());
+        exit_of(execution).await;
+        format!("start of process {pid} as uid {} for \"execution {id}, of unix:uid={}\"\n", geteuid(), geteuid())
+    };
+    let first = start().await;
+    let gap = syslog.take_none();
+    start().await;
+    start().await;
+    drop(gap);
+    let last = start().await;
+    until("all are logged", async || syslog.lines().contains(&last)).await;
+    let tag = format!("<86>telexec-keeper[{}]: ", agent.pid());
+    assert_eq!(syslog.lines(), format!("{tag}{first}{tag}2 starts were not logged\n{tag}{last}"));
+    assert_eq!(agent.log().matches("the log does not take the start").count(), 1, "{}", agent.log());
 }
 
 /// A service manager knows the keeper, and hears from no other process.

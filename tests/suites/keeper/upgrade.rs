@@ -33,6 +33,7 @@ impl Scene {
         let [config, state_dir] = ["telexecd.toml", "state"].map(|name| self.agent.directory().join(name));
         command.arg("--config").arg(config).arg("--state-dir").arg(state_dir);
         command.arg("--listen").arg(self.agent.uri()).args(self.arguments).arg("upgrade");
+        command.env_remove("TELEXECD_KEEPER");
         within(tokio::process::Command::from(command).output()).await.unwrap()
     }
 
@@ -180,6 +181,7 @@ async fn a_program_that_would_not_serve_is_refused_before() {
         ("max_connections = 0", "max_connections"),
         ("command_users = [\"0\"]", "command_users or users has changed"),
         ("no_new_privileges = true", "no_new_privileges has changed"),
+        ("keeper_syslog = \"/dev/log\"", "keeper_syslog has changed"),
         ("keeper = \"x\"", "keeper"),
         (&*format!("metrics_listen = \"tcp://{address}\""), "in use"),
     ] {

@@ -353,7 +353,7 @@ fn purpose(name: &ExecutionName, reference: Option<&str>) -> CString {
         Some(reference) => format!("execution {id}, {reference}, of {identity}"),
         None => format!("execution {id}, of {identity}"),
     };
-    CString::new(purpose).unwrap_or_default()
+    CString::new(purpose.replace('\0', "\u{fffd}")).unwrap_or_default()
 }
 
 fn exhausted(reason: String) -> ExecutorError {

@@ -156,9 +156,9 @@ impl Supervisor {
         // them
         let _ = poll_fn(|context| Poll::Ready(output.as_mut().poll(context))).await;
 
-        let time_limit = self.timeout().map(|timeout| timeout.saturating_add(self.grace()));
         let (shared, record) = (&self.shared, &*self.record);
         let reference = self.observers.reference();
+        let time_limit = self.timeout().map(|timeout| timeout.saturating_add(self.grace()));
         let for_keeper = ForKeeper { time_limit, reference, to_save };
         let starter = Starter { shared, record, deadline: self.command.deadline() };
         let main = running.insert(starter.start(command, command_ends, for_keeper).await?);
@@ -213,7 +213,8 @@ impl Supervisor {
         if forced.is_some() && main.end.status().is_ok() {
             forced = None;
         }
-        if forced.is_none() && main.end.status().is_ok_and(|ended| ended.is_overdue) {
+        let was_overdue = |ended: Ended| ended.is_overdue && matches!(ended.status, Status::Signal(_));
+        if forced.is_none() && main.end.status().is_ok_and(was_overdue) {
             forced = Some((ExitCause::TimedOut, Duration::ZERO));
         }
         // how it ended says whether that was the cause; its other processes are ended in any case
@@ -260,7 +261,8 @@ impl Supervisor {
     /// How it ended.
     async fn ending(&self, main: &Main, wall_time: Duration, survivors: u32) -> Ending {
         let ended = ended(&main.end, survivors).await;
-        let cause = match (self.forced.get(), ended.status) {
+        let forced = self.forced.get().filter(|cause| !self.ended_before(**cause, main, &ended));
+        let cause = match (forced, ended.status) {
             // SIGKILL leaves no code: it was faster
             (Some(ExitCause::Signaled), Status::Code(code)) => ExitCause::Exited(code),
             (Some(cause), _) => *cause,
@@ -271,6 +273,16 @@ impl Supervisor {
             (None, Status::Signal(_)) => ExitCause::Signaled,
         };
         Ending { cause, ended, wall_time, survivors }
+    }
+
+    /// Whether it had ended before the time came that was to end it. An agent that was frozen sees both at once.
+    fn ended_before(&self, cause: ExitCause, main: &Main, ended: &Ended) -> bool {
+        let limit = match cause {
+            ExitCause::TimedOut => self.timeout().and_then(|timeout| main.started.checked_add(timeout)),
+            ExitCause::DeadlineExceeded => self.command.deadline(),
+            _ => None,
+        };
+        limit.zip(ended.at).is_some_and(|(limit, at)| instant(at) < limit)
     }
 
     /// The kernel ended a process of it for want of memory. A cgroup of its own counts that. Without one it is taken to
@@ -332,11 +344,11 @@ impl Supervisor {
         }
     }
 
-    fn timeout(&self) -> Option<Duration> {
+    pub(crate) fn timeout(&self) -> Option<Duration> {
         self.shared.timeout(&self.command, &self.allowance)
     }
 
-    fn grace(&self) -> Duration {
+    pub(crate) fn grace(&self) -> Duration {
         self.shared.kill_grace(&self.command)
     }
 

@@ -72,7 +72,7 @@ fn append(log: &mut Log) -> u64 {
 fn verify(bytes: &[u8]) -> Result<Summary, VerifyError> {
     let mut verifier = Verifier::new();
     verifier.read(bytes)?;
-    Ok(verifier.finish().0)
+    Ok(verifier.finish())
 }
 
 /// The line that is named, and why.

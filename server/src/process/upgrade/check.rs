@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use telexec_engine::{handover_formats, look_up_users};
 use telexec_executor::text::error_chain;
 use telexec_keeper::users::Users;
-use telexec_keeper::{AGENT_USER, LOG_STARTS, NO_NEW_PRIVILEGES, USERS};
+use telexec_keeper::{AGENT_USER, NO_NEW_PRIVILEGES, SYSLOG, USERS};
 
 use super::UpgradeError;
 use crate::address::ListenAddress;
@@ -153,12 +153,11 @@ fn check_settings(keeper: u32, config: &Config) -> Result<(), UpgradeError> {
     if has(USERS) != config.allowed_users().map_err(UpgradeError::Users)?.as_ref().map(uids_of) {
         return Err(UpgradeError::Changed("command_users or users"));
     }
-    let has_flag = |flag: &str| line.iter().any(|argument| **argument == *flag.as_bytes());
-    if has_flag(NO_NEW_PRIVILEGES) != config.no_new_privileges {
+    if line.iter().any(|argument| **argument == *NO_NEW_PRIVILEGES.as_bytes()) != config.no_new_privileges {
         return Err(UpgradeError::Changed("no_new_privileges"));
     }
-    if has_flag(LOG_STARTS) != config.keeper_log_starts {
-        return Err(UpgradeError::Changed("keeper_log_starts"));
+    if value(SYSLOG).map(|path| &**path) != config.keeper_syslog.as_ref().map(|path| path.as_os_str().as_bytes()) {
+        return Err(UpgradeError::Changed("keeper_syslog"));
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use telexec_tests::{is_root, program};
+use telexec_tests::{Syslog, is_root, program, until};
 use tokio::time::timeout;
 
 /// What an agent in Python begins with: its end of the socket, and messages as the keeper reads them.
@@ -285,23 +285,25 @@ async fn starts_are_logged_if_that_is_asked_for() {
     let agent = r#"
 ready()
 with open(lives + ".pids", "w") as file:
-    for id, purpose in enumerate([b"one", b"\ntelexec-keeper: forged\r\x1b[0m\xff", b"x" * 20_000]):
+    for id, purpose in enumerate([b"one", b"\n<86>telexec-keeper[1]: forged\r\x1b[0m\xff", b"x" * 20_000]):
         file.write("%d\n" % runs(id, b"/bin/true", purpose=purpose))
         assert heard()[:2] == ("exited", id)
 stopping()
 "#;
-    for (arguments, is_logged) in [(&["--log-starts"][..], true), (&[], false)] {
-        let (mut keeper, directory) = keeper(arguments, agent);
-        let output = timeout(Duration::from_secs(60), keeper.kill_on_drop(true).output()).await.unwrap().unwrap();
-        let log = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{log}");
-        let purposes = [r#""one""#, r#""\ntelexec-keeper: forged\r\u{1b}[0m�""#, &format!("\"{}\"", "x".repeat(384))];
-        let pids = std::fs::read_to_string(directory.path().join("lives.pids")).unwrap();
-        let uid = rustix::process::geteuid();
-        let line = |(pid, purpose)| format!("telexec-keeper: start of process {pid} as uid {uid} for {purpose}\n");
-        let expected: String = pids.lines().zip(purposes).map(line).collect();
-        assert_eq!(log, if is_logged { &*expected } else { "" });
-    }
+    let syslog = Syslog::new();
+    let (mut keeper, directory) = keeper(&["--syslog", syslog.path().to_str().unwrap()], agent);
+    let output = timeout(Duration::from_secs(60), keeper.kill_on_drop(true).output()).await.unwrap().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let purposes =
+        [r#""one""#, r#""\n<86>telexec-keeper[1]: forged\r\u{1b}[0m�""#, &format!("\"{}\"", "x".repeat(384))];
+    let pids = std::fs::read_to_string(directory.path().join("lives.pids")).unwrap();
+    let uid = rustix::process::geteuid();
+    let start = |(pid, purpose)| format!("start of process {pid} as uid {uid} for {purpose}");
+    let expected: Vec<_> = pids.lines().zip(purposes).map(start).collect();
+    until("all are logged", async || syslog.lines().lines().count() == 3).await;
+    let lines = syslog.lines();
+    let logged: Vec<_> = lines.lines().map(|line| line.split_once("]: ").unwrap().1).collect();
+    assert_eq!(logged, expected);
 }
 
 /// Also where the keeper has more files open than a command may have.

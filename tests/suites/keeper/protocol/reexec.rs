@@ -84,11 +84,11 @@ if lived == 1:
     # one that ends in time, and one that does not
     runs(1, b"/bin/true", limit=60_000_000)
     assert heard() == ("exited", 1, 1, 0, 0) and not overdue[1]
-    runs(2, b"/bin/sh", b"-c", b"trap '' TERM; sleep 300; sleep 300", limit=200_000)
+    runs(2, b"/bin/sh", b"-c", b"trap '' TERM; sleep 300; sleep 300", limit=1_000_000)
     assert heard() == ("exited", 2, 0, 0, 9) and overdue[2]
     runs(3, b"/bin/sleep", b"300", flags=SURVIVES, held=[out])
     runs(4, b"/bin/sleep", b"300", flags=SURVIVES, held=[out], limit=2**63)
-    runs(5, b"/bin/sleep", b"300", flags=SURVIVES, held=[out], limit=1_500_000)
+    runs(5, b"/bin/sleep", b"300", flags=SURVIVES, held=[out], limit=6_000_000)
     hand_over()
 pids = {id: pid for id, pid, _, _ in handed_over}
 assert arguments()[1] == b"--state-fd" and sorted(pids) == [3, 4, 5], pids
@@ -109,7 +109,7 @@ stopping()
     let (output, lives) = keep(&format!("{KEEPER}{agent}")).await;
     assert!(output.status.success() && lives == 3, "{lives} lives, {output:?}");
     let log = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(log.matches("killed 1 commands past their timeout").count(), 2, "{log}");
+    assert_eq!(log.matches("past its timeout: the agent did not end it").count(), 2, "{log}");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 use std::time::Instant;
 
 use base64::Engine;
@@ -81,10 +82,12 @@ struct Attributes {
 }
 
 impl Unfinished {
-    /// Of an execution that is to be started, whose observers have these states.
+    /// Of an execution that is to be started, whose observers have these states. `limits`: its timeout, which the keeper holds it to
+    /// whatever the next agent's settings are, and its grace.
     pub(crate) fn new(
         record: &Record,
         command: &Command,
+        (timeout, kill_grace): (Option<Duration>, Duration),
         allowance: &Allowance,
         held: &HeldFiles,
         states: ObserverStates,
@@ -96,9 +99,9 @@ impl Unfinished {
             asked: record.asked().into(),
             labels: record.labels().clone(),
             attributes: Attributes {
-                timeout: command.timeout().map(Time::from),
+                timeout: timeout.map(Time::from),
                 deadline: command.deadline().map(|deadline| since_boot(deadline).into()),
-                kill_grace: command.kill_grace().map(Time::from),
+                kill_grace: Some(kill_grace.into()),
                 yield_after: command.yield_after().map(Time::from),
                 detach: command.on_disconnect() == OnDisconnect::Detach,
                 disconnect_grace: command.disconnect_grace().into(),

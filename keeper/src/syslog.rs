@@ -1,0 +1,61 @@
+//! Starts, sent to the system's log by a socket of this process's own: standard error is the agent's too, which could shut it down.
+
+use std::ffi::{CStr, OsStr};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sendto, socket_with};
+use rustix::process::Pid;
+
+use crate::log;
+
+/// LOG_AUTHPRIV and LOG_INFO, see syslog(3).
+const PRIORITY: u32 = 10 << 3 | 6;
+/// Of what the agent says that a start is for.
+const MAX_PURPOSE_BYTES: usize = 384;
+
+/// A log of starts, at a Unix socket that takes messages as of syslog(3).
+pub(crate) struct StartLog {
+    address: SocketAddrUnix,
+    socket: OwnedFd,
+    /// How many starts it has not taken since the last one that it has.
+    lost: u64,
+}
+
+impl StartLog {
+    /// `lost`: how many it has not taken before.
+    ///
+    /// # Errors
+    /// The path is too long, or there is no socket to be had.
+    pub(crate) fn new(path: &OsStr, lost: u64) -> Result<Self, Errno> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        Ok(Self { address: SocketAddrUnix::new(path.as_bytes())?, socket, lost })
+    }
+
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Logs a start, if the log takes that now: nobody who does not read it holds up the rest. The purpose is quoted.
+    pub(crate) fn start(&mut self, pid: Pid, uid: u32, purpose: &CStr) {
+        let purpose = purpose.to_bytes();
+        let purpose = String::from_utf8_lossy(purpose.get(..MAX_PURPOSE_BYTES).unwrap_or(purpose));
+        let start = format!("start of process {} as uid {uid} for {purpose:?}", pid.as_raw_nonzero());
+        let gap = if self.lost == 0 { Ok(()) } else { self.send(&format!("{} starts were not logged", self.lost)) };
+        match gap {
+            Ok(()) => self.lost = 0,
+            Err(_) => return self.lost += 1,
+        }
+        if let Err(error) = self.send(&start) {
+            self.lost = 1;
+            log::line(&format!("the log does not take the start of process {}: {error}", pid.as_raw_nonzero()));
+        }
+    }
+
+    fn send(&self, text: &str) -> Result<(), Errno> {
+        let message = format!("<{PRIORITY}>telexec-keeper[{}]: {text}", std::process::id());
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        sendto(&self.socket, message.as_bytes(), flags, &self.address).map(drop)
+    }
+}
