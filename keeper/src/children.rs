@@ -35,7 +35,7 @@ pub(crate) struct Child {
     pub(crate) holds_all: bool,
     /// When it is to be killed, unless it has ended.
     pub(crate) kill_at: Option<Instant>,
-    /// It was killed since that time had come.
+    /// It was killed, since that time had come.
     pub(crate) is_overdue: bool,
     /// It does not end with its agent.
     pub(crate) survives: bool,
@@ -142,7 +142,6 @@ pub(crate) struct Held<'a> {
     /// `None`: it is released.
     pub(crate) pid: Option<Pid>,
     pub(crate) exit: Option<(Exit, Duration)>,
-    pub(crate) is_overdue: bool,
     /// By their numbers.
     pub(crate) descriptors: Vec<(u8, BorrowedFd<'a>)>,
 }
@@ -291,12 +290,11 @@ impl Children {
 
     pub(crate) fn held(&self, id: u64) -> Option<Held<'_>> {
         if let Some(held) = self.remembered.get(&id) {
-            return Some(Held { id, pid: None, exit: None, is_overdue: false, descriptors: numbered(held) });
+            return Some(Held { id, pid: None, exit: None, descriptors: numbered(held) });
         }
         let child = self.all.get(&self.number(id)?)?;
         let descriptors = numbered(&child.held);
-        let (pid, exit) = ((!child.is_released).then_some(child.pid), child.exit);
-        Some(Held { id, pid, exit, is_overdue: child.is_overdue, descriptors })
+        Some(Held { id, pid: (!child.is_released).then_some(child.pid), exit: child.exit, descriptors })
     }
 
     /// The agent is gone: what is bound to it is killed.

@@ -43,12 +43,12 @@ pub(crate) fn encode(children: &Children, oom_score: Option<&str>, lost_starts: 
     put(format_args!("{LOST} {lost_starts}"));
     for child in children.iter() {
         let (id, pid, pidfd) = (or_none(child.id), child.pid.as_raw_nonzero(), child.pidfd.as_raw_fd());
-        let [released, all, survives, outlives, overdue] =
-            [child.is_released, child.holds_all, child.survives, child.outlives, child.is_overdue].map(u8::from);
+        let [released, all, survives, outlives] =
+            [child.is_released, child.holds_all, child.survives, child.outlives].map(u8::from);
         let left = or_none(child.kill_at.map(|at| at.saturating_duration_since(Instant::now()).as_micros()));
         let cgroup = or_none(child.cgroup.as_ref().map(AsRawFd::as_raw_fd));
         let held = numbers(&child.held);
-        let flags = format_args!("{released} {all} {survives} {outlives} {overdue}");
+        let flags = format_args!("{released} {all} {survives} {outlives}");
         put(format_args!("{CHILD} {id} {pid} {pidfd} {cgroup} {flags} {left}{held}"));
     }
     for (id, held) in children.remembered() {
@@ -83,8 +83,8 @@ pub(crate) fn decode(text: &str, inherit: impl Fn(RawFd) -> io::Result<OwnedFd>)
                 let (id, pid) = (words.optional()?, words.pid()?);
                 let pidfd = inherit(words.number()?)?;
                 let cgroup = words.optional()?.map(&inherit).transpose()?;
-                let [is_released, holds_all, survives, outlives, is_overdue] =
-                    [words.flag()?, words.flag()?, words.flag()?, words.flag()?, words.flag()?];
+                let [is_released, holds_all, survives, outlives] =
+                    [words.flag()?, words.flag()?, words.flag()?, words.flag()?];
                 let left = words.optional()?.map(Duration::from_micros);
                 let kill_at = left.and_then(|left| Instant::now().checked_add(left));
                 let held = words.held(&inherit)?;
@@ -93,7 +93,6 @@ pub(crate) fn decode(text: &str, inherit: impl Fn(RawFd) -> io::Result<OwnedFd>)
                     is_released,
                     holds_all,
                     kill_at,
-                    is_overdue,
                     survives,
                     outlives,
                     held,
@@ -177,7 +176,7 @@ mod tests {
         let held = || vec![Some(file().into()), None, Some(file().into())];
         let kill_at = Instant::now() + Duration::from_secs(60);
         let cgroup = Some(file());
-        children.add(Child { survives: true, is_overdue: true, held: held(), cgroup, ..child(Some(u64::MAX), 7) });
+        children.add(Child { survives: true, held: held(), cgroup, ..child(Some(u64::MAX), 7) });
         children.add(Child {
             outlives: true,
             is_released: true,
@@ -201,13 +200,12 @@ mod tests {
         let mut all: Vec<_> = decoded.children.iter().collect();
         all.sort_by_key(|child| child.pid.as_raw_nonzero());
         let [stays, goes] = all[..] else { panic!("both") };
-        let flags =
-            |child: &Child| [child.survives, child.outlives, child.is_released, child.holds_all, child.is_overdue];
+        let flags = |child: &Child| [child.survives, child.outlives, child.is_released, child.holds_all];
         assert_eq!(
             (stays.id, stays.cgroup.is_some(), flags(stays)),
-            (Some(u64::MAX), true, [true, false, false, false, true])
+            (Some(u64::MAX), true, [true, false, false, false])
         );
-        assert_eq!((goes.id, goes.cgroup.is_some(), flags(goes)), (None, false, [false, true, true, true, false]));
+        assert_eq!((goes.id, goes.cgroup.is_some(), flags(goes)), (None, false, [false, true, true, true]));
     }
 
     #[test]
@@ -216,12 +214,12 @@ mod tests {
             "",
             "telexec-keeper 0\n",
             "telexec-keeper 2\nchild\n",
-            "telexec-keeper 2\nchild - 0 1 - 0 0 0 0 0 -\n",
-            "telexec-keeper 2\nchild - -7 1 - 0 0 0 0 0 -\n",
-            "telexec-keeper 2\nchild - 7 x - 0 0 0 0 0 -\n",
-            "telexec-keeper 2\nchild - 7 1 - 0 0 0 0 2 -\n",
-            "telexec-keeper 2\nchild - 7 1 - 0 0 0 0 0\n",
-            "telexec-keeper 2\nchild - 7 1 - 0 0 0 0 0 -1\n",
+            "telexec-keeper 2\nchild - 0 1 - 0 0 0 0 -\n",
+            "telexec-keeper 2\nchild - -7 1 - 0 0 0 0 -\n",
+            "telexec-keeper 2\nchild - 7 x - 0 0 0 0 -\n",
+            "telexec-keeper 2\nchild - 7 1 - 0 0 0 2 -\n",
+            "telexec-keeper 2\nchild - 7 1 - 0 0 0 0\n",
+            "telexec-keeper 2\nchild - 7 1 - 0 0 0 0 -1\n",
             "telexec-keeper 2\nremembered 1 x\n",
             "telexec-keeper 2\nanother\n",
             "telexec-keeper 2\n\n",

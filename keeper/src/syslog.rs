@@ -15,10 +15,11 @@ const PRIORITY: u32 = 10 << 3 | 6;
 /// Of what the agent says that a start is for.
 const MAX_PURPOSE_BYTES: usize = 384;
 
-/// A log of starts, at a Unix socket that takes messages as of syslog(3).
+/// A log of starts, at a Unix socket that takes messages as of syslog(3). Dropping it reports what it has not taken.
 pub(crate) struct StartLog {
     address: SocketAddrUnix,
-    socket: OwnedFd,
+    /// `None`: there was none to be had yet.
+    socket: Option<OwnedFd>,
     /// How many starts it has not taken since the last one that it has.
     lost: u64,
 }
@@ -27,10 +28,9 @@ impl StartLog {
     /// `lost`: how many it has not taken before.
     ///
     /// # Errors
-    /// The path is too long, or there is no socket to be had.
+    /// The path is too long.
     pub(crate) fn new(path: &OsStr, lost: u64) -> Result<Self, Errno> {
-        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-        Ok(Self { address: SocketAddrUnix::new(path.as_bytes())?, socket, lost })
+        Ok(Self { address: SocketAddrUnix::new(path.as_bytes())?, socket: None, lost })
     }
 
     pub(crate) fn lost(&self) -> u64 {
@@ -42,20 +42,37 @@ impl StartLog {
         let purpose = purpose.to_bytes();
         let purpose = String::from_utf8_lossy(purpose.get(..MAX_PURPOSE_BYTES).unwrap_or(purpose));
         let start = format!("start of process {} as uid {uid} for {purpose:?}", pid.as_raw_nonzero());
-        let gap = if self.lost == 0 { Ok(()) } else { self.send(&format!("{} starts were not logged", self.lost)) };
-        match gap {
-            Ok(()) => self.lost = 0,
-            Err(_) => return self.lost += 1,
-        }
-        if let Err(error) = self.send(&start) {
-            self.lost = 1;
-            log::line(&format!("the log does not take the start of process {}: {error}", pid.as_raw_nonzero()));
+        if let Err(error) = self.report_lost().and_then(|()| self.send(&start)) {
+            self.lost += 1;
+            if self.lost == 1 {
+                log::line(&format!("cannot log the start of process {}: {error}", pid.as_raw_nonzero()));
+            }
         }
     }
 
-    fn send(&self, text: &str) -> Result<(), Errno> {
+    fn report_lost(&mut self) -> Result<(), Errno> {
+        if self.lost > 0 {
+            self.send(&format!("{} starts were not logged", self.lost))?;
+            self.lost = 0;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, text: &str) -> Result<(), Errno> {
         let message = format!("<{PRIORITY}>telexec-keeper[{}]: {text}", std::process::id());
+        let socket = match self.socket.take() {
+            Some(socket) => socket,
+            None => socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?,
+        };
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        sendto(&self.socket, message.as_bytes(), flags, &self.address).map(drop)
+        sendto(self.socket.insert(socket), message.as_bytes(), flags, &self.address).map(drop)
+    }
+}
+
+impl Drop for StartLog {
+    fn drop(&mut self) {
+        if self.report_lost().is_err() {
+            log::line(&format!("{} starts were not logged", self.lost));
+        }
     }
 }

@@ -148,8 +148,6 @@ pub enum Report {
         exit: Exit,
         /// When, since the machine was booted, to the microsecond.
         at: Duration,
-        /// The keeper has killed it at its time limit.
-        is_overdue: bool,
     },
     /// To a new agent: an earlier one has started this, and what is held for it goes with this.
     Held {
@@ -343,7 +341,7 @@ fn text(message: &mut Vec<u8>, text: &CString) {
 }
 
 /// The longest report.
-pub const REPORT_BYTES: usize = 1 + 8 + 2 + 4 + 4 * 8 + 1;
+pub const REPORT_BYTES: usize = 1 + 8 + 2 + 4 + 4 * 8;
 
 impl Report {
     /// As it is sent: into this buffer, since it may be sent where no memory can be had. Returns what is used of it.
@@ -367,7 +365,7 @@ impl Report {
                 put(&[*step as u8]);
                 put(&errno.to_le_bytes());
             }
-            Self::Exited { id, exit, at, is_overdue } => {
+            Self::Exited { id, exit, at } => {
                 put(&[2]);
                 put(&id.to_le_bytes());
                 put(&[u8::from(exit.exited), u8::from(exit.core_dumped)]);
@@ -376,7 +374,6 @@ impl Report {
                     put(&micros(time).to_le_bytes());
                 }
                 put(&exit.max_rss_bytes.to_le_bytes());
-                put(&[u8::from(*is_overdue)]);
             }
             Self::Held { id, pid, present } => {
                 put(&[3]);
@@ -406,9 +403,9 @@ impl Report {
                 let status = fields.i32()?;
                 let mut time = || fields.u64().map(Duration::from_micros);
                 let (user_time, system_time, at) = (time()?, time()?, time()?);
-                let (max_rss_bytes, is_overdue) = (fields.u64()?, fields.flag()?);
+                let max_rss_bytes = fields.u64()?;
                 let exit = Exit { exited, status, core_dumped, user_time, system_time, max_rss_bytes };
-                Self::Exited { id, exit, at, is_overdue }
+                Self::Exited { id, exit, at }
             }
             3 => Self::Held { id: fields.u64()?, pid: fields.i32()?, present: fields.u16()? },
             4 => Self::AllHeld,

@@ -107,10 +107,7 @@ impl Keeper {
             }
         }
         match (child.id, child.exit, child.failure, child.is_released) {
-            (Some(id), Some((exit, at)), None, false) => {
-                let is_overdue = child.is_overdue;
-                self.report(Report::Exited { id, exit, at, is_overdue });
-            }
+            (Some(id), Some((exit, at)), None, false) => self.report(Report::Exited { id, exit, at }),
             _ => self.reap(number),
         }
     }

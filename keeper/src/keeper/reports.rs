@@ -31,11 +31,8 @@ impl Keeper {
     pub(super) fn hand_over(&mut self) {
         for id in self.children.to_hand_over() {
             self.report(Report::Held { id, pid: 0, present: 0 });
-            let held = self.children.held(id).filter(|held| held.pid.is_some());
-            let exited = held.and_then(|Held { exit, is_overdue, .. }| {
-                exit.map(|(exit, at)| Report::Exited { id, exit, at, is_overdue })
-            });
-            exited.into_iter().for_each(|exited| self.report(exited));
+            let exit = self.children.held(id).and_then(|held| held.pid.and(held.exit));
+            exit.into_iter().for_each(|(exit, at)| self.report(Report::Exited { id, exit, at }));
         }
         self.report(Report::AllHeld);
     }

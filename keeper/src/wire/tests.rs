@@ -95,8 +95,8 @@ fn requests_and_reports_read_back() {
     for report in [
         Report::Started { id: 1, pid: 2 },
         Report::NotStarted { id: 1, step: Step::Exec, errno: 2 },
-        Report::Exited { id: 1, exit, at: Duration::from_micros(7), is_overdue: false },
-        Report::Exited { id: 2, exit: killed, at: Duration::ZERO, is_overdue: true },
+        Report::Exited { id: 1, exit, at: Duration::from_micros(7) },
+        Report::Exited { id: 2, exit: killed, at: Duration::ZERO },
         Report::Held { id: 3, pid: 0, present: 5 },
         Report::AllHeld,
     ] {

@@ -39,11 +39,11 @@ pub enum AuditAction {
     /// Verify an audit log: print the first record that was modified or is missing, if any
     #[command(
         after_help = "Prints the number of records, the last hash, and the starts without an end; exits with 0, with \
-1 if the chain is broken or has no record, has not what --expect and --keeper-log ask for, or a recording was changed or is \
-missing, and with 2 if a file cannot be read. Anyone \
+1 if the chain is broken or has no record, a record that --expect or --keeper-log requires is missing or different, or a recording was \
+changed or is missing, and with 2 if a file cannot be read. Anyone \
 who can write the file can also \
 shorten it, or replace it by a new, valid chain: from time to time save the last hash on another machine, and give it to \
-the next verification; or have the keeper log each start (keeper_syslog).\n\n\
+the next verification; or have the keeper log each start (keeper_syslog in the agent's configuration).\n\n\
 Examples:\n  \
 telexecd audit verify /var/log/telexec/audit.log\n  \
 telexecd audit verify --expect \"$LAST_HASH\" /var/log/telexec/audit.log\n  \
@@ -53,7 +53,7 @@ telexecd audit verify --keeper-log keeper.log /var/log/telexec/audit.log"
         /// Require a record with this hash: the last one of an earlier verification
         #[arg(long, value_name = "HASH")]
         expect: Option<String>,
-        /// Log of the keeper, with keeper_syslog: require the records of the starts in it; - is standard input
+        /// Log written by the keeper (keeper_syslog): require the record of each start in it; - is standard input
         #[arg(long, value_name = "LOG")]
         keeper_log: Option<PathBuf>,
         /// Verify the recordings beside FILE too, if the chain is valid: name those that were changed, or are missing or incomplete

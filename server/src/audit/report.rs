@@ -81,7 +81,7 @@ fn fault(witness: &Witness) -> Option<String> {
     let Witness { recorded, earlier, changed, missing, .. } = witness;
     if let Some(seq) = changed {
         return Some(format!(
-            "seq {seq}: the keeper's log has another start with this number: the record was replaced, the audit log was shortened \
+            "seq {seq}: the keeper's log names a different start for this number: the record was replaced, the audit log was shortened \
              before it, or the keeper's log is that of another audit log"
         ));
     }
@@ -90,7 +90,8 @@ fn fault(witness: &Witness) -> Option<String> {
             "seq {seq}: the keeper's log has this start, and the audit log ends before it: records are missing"
         ));
     }
-    let text = "no record of a start in the keeper's log is here: all are from before the first record";
+    let text =
+        "all starts in the keeper's log are from before the first record: records are missing, or this is another log";
     (*recorded == 0 && *earlier > 0).then(|| text.to_owned())
 }
 
@@ -101,7 +102,7 @@ fn write_witness(witness: &Witness, out: &mut impl Write) -> io::Result<()> {
         (earlier, "recorded before the first of these records: rotated away, or removed"),
         (unrecorded, "without a record: the audit log could not be written, or the agent hides them"),
         (helpers, "for files and forwards, which have no record"),
-        (lost, "that the keeper's log did not take"),
+        (lost, "that the socket of the system's log did not accept"),
     ] {
         if *starts > 0 {
             writeln!(out, "  {} {what}", counted(*starts, "start"))?;

@@ -74,7 +74,7 @@ impl Witness {
             text.clear();
         }
         match starts {
-            0 => Err(io::Error::other("it has no start: is it the log of a keeper with keeper_syslog?")),
+            0 => Err(io::Error::other("it contains no start: is it the log of a keeper with keeper_syslog?")),
             _ => Ok(witness),
         }
     }

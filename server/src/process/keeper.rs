@@ -77,7 +77,9 @@ fn programs() -> Result<(PathBuf, PathBuf), KeeperError> {
 pub fn decide(config: &Config) -> Result<bool, KeeperError> {
     match config.keeper {
         KeeperMode::Off => Ok(false),
-        KeeperMode::Auto if user_to_become(config).is_none() => Ok(rustix::process::geteuid().is_root() && is_usable()),
+        KeeperMode::Auto if user_to_become(config).is_none() && config.keeper_syslog.is_none() => {
+            Ok(rustix::process::geteuid().is_root() && is_usable())
+        }
         KeeperMode::On | KeeperMode::Auto => check().map(|()| true),
     }
 }

@@ -149,7 +149,7 @@ async fn starts_are_in_the_systems_log() {
     until("all are logged", async || syslog.lines().contains(&last)).await;
     let tag = format!("<86>telexec-keeper[{}]: ", agent.pid());
     assert_eq!(syslog.lines(), format!("{tag}{first}{tag}2 starts were not logged\n{tag}{last}"));
-    assert_eq!(agent.log().matches("the log does not take the start").count(), 1, "{}", agent.log());
+    assert_eq!(agent.log().matches("cannot log the start of process").count(), 1, "{}", agent.log());
 }
 
 /// A service manager knows the keeper, and hears from no other process.

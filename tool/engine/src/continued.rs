@@ -197,6 +197,7 @@ impl Shared {
         let supervisor = Supervisor {
             shared: Arc::clone(self),
             record: Arc::clone(&record),
+            first_timeout: command.timeout(),
             command,
             allowance,
             observers,

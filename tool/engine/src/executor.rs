@@ -279,8 +279,20 @@ impl LocalExecutor {
         let (transcript, mut command) = (Arc::clone(&record.transcript), command);
         let whole = command.take_start();
         let (permit, forced, totals) = (Some(permit), OnceLock::new(), Totals::new());
-        let supervisor =
-            Supervisor { shared, record, command, allowance, observers, abandoned, tracked, permit, forced, totals };
+        let first_timeout = shared.timeout(&command, &allowance);
+        let supervisor = Supervisor {
+            shared,
+            record,
+            command,
+            allowance,
+            first_timeout,
+            observers,
+            abandoned,
+            tracked,
+            permit,
+            forced,
+            totals,
+        };
         // a task of its own: the command is ended in an orderly way also when this is no longer awaited
         tokio::spawn(supervisor.run(whole, stdin, started).instrument(span));
 

@@ -43,6 +43,8 @@ pub(crate) struct Supervisor {
     /// Without what only its start needs.
     pub(crate) command: Command,
     pub(crate) allowance: Allowance,
+    /// Its timeout by the settings of its start.
+    pub(crate) first_timeout: Option<Duration>,
     /// Get every event.
     pub(crate) observers: Observers,
     /// Cancelled when the command no longer waits for the caller, not even to read its output.
@@ -158,7 +160,7 @@ impl Supervisor {
 
         let (shared, record) = (&self.shared, &*self.record);
         let reference = self.observers.reference();
-        let time_limit = self.timeout().map(|timeout| timeout.saturating_add(self.grace()));
+        let time_limit = self.first_timeout.map(|timeout| timeout.saturating_add(self.grace()));
         let for_keeper = ForKeeper { time_limit, reference, to_save };
         let starter = Starter { shared, record, deadline: self.command.deadline() };
         let main = running.insert(starter.start(command, command_ends, for_keeper).await?);
@@ -213,8 +215,8 @@ impl Supervisor {
         if forced.is_some() && main.end.status().is_ok() {
             forced = None;
         }
-        let was_overdue = |ended: Ended| ended.is_overdue && matches!(ended.status, Status::Signal(_));
-        if forced.is_none() && main.end.status().is_ok_and(was_overdue) {
+        // by itself, by the keeper, or by an agent that did not live to see it
+        if forced.is_none() && main.end.status().is_ok_and(|ended| self.was_in_time(main, &ended) == Some(false)) {
             forced = Some((ExitCause::TimedOut, Duration::ZERO));
         }
         // how it ended says whether that was the cause; its other processes are ended in any case
@@ -261,7 +263,10 @@ impl Supervisor {
     /// How it ended.
     async fn ending(&self, main: &Main, wall_time: Duration, survivors: u32) -> Ending {
         let ended = ended(&main.end, survivors).await;
-        let forced = self.forced.get().filter(|cause| !self.ended_before(**cause, main, &ended));
+        // an agent that was frozen sees both at once
+        let is_wrong =
+            |cause: &ExitCause| *cause == ExitCause::TimedOut && self.was_in_time(main, &ended) == Some(true);
+        let forced = self.forced.get().filter(|cause| !is_wrong(cause));
         let cause = match (forced, ended.status) {
             // SIGKILL leaves no code: it was faster
             (Some(ExitCause::Signaled), Status::Code(code)) => ExitCause::Exited(code),
@@ -275,14 +280,10 @@ impl Supervisor {
         Ending { cause, ended, wall_time, survivors }
     }
 
-    /// Whether it had ended before the time came that was to end it. An agent that was frozen sees both at once.
-    fn ended_before(&self, cause: ExitCause, main: &Main, ended: &Ended) -> bool {
-        let limit = match cause {
-            ExitCause::TimedOut => self.timeout().and_then(|timeout| main.started.checked_add(timeout)),
-            ExitCause::DeadlineExceeded => self.command.deadline(),
-            _ => None,
-        };
-        limit.zip(ended.at).is_some_and(|(limit, at)| instant(at) < limit)
+    /// Whether it ended before its timeout; `None`: it has none, or it is not known when it ended.
+    fn was_in_time(&self, main: &Main, ended: &Ended) -> Option<bool> {
+        let limit = self.first_timeout.and_then(|timeout| main.started.checked_add(timeout));
+        limit.zip(ended.at).map(|(limit, at)| instant(at) < limit)
     }
 
     /// The kernel ended a process of it for want of memory. A cgroup of its own counts that. Without one it is taken to
@@ -344,7 +345,7 @@ impl Supervisor {
         }
     }
 
-    pub(crate) fn timeout(&self) -> Option<Duration> {
+    fn timeout(&self) -> Option<Duration> {
         self.shared.timeout(&self.command, &self.allowance)
     }
 

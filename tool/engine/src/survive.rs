@@ -81,7 +81,7 @@ impl Supervisor {
 
     pub(crate) fn to_save(&self, checkpoint: Arc<Checkpoint>, command: &Command, held: HeldFiles) -> ToSave {
         let states = self.observers.states();
-        let limits = (self.timeout(), self.grace());
+        let limits = (self.first_timeout, self.grace());
         let unfinished = Unfinished::new(&self.record, command, limits, &self.allowance, &held, states);
         let survives = command.on_disconnect() == OnDisconnect::Detach || self.record.waits_for_caller;
         ToSave { checkpoint, unfinished, held, survives }

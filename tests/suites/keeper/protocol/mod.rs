@@ -35,8 +35,6 @@ def release(id): ask(struct.pack("<BQ", 6, id))
 def outlives(id): ask(struct.pack("<BQ", 4, id))
 def forget(id): ask(struct.pack("<BQ", 8, id))
 def close(id, number): ask(struct.pack("<BQB", 7, id, number))
-# whether what has ended was killed at its time limit, by ids
-overdue = {}
 # of what an earlier agent has left: (id, pid, numbers, descriptors) of each, and how some have ended
 def left():
     all, ends = [], []
@@ -46,15 +44,12 @@ def left():
         if message[0] == 3:
             id, pid, present = struct.unpack_from("<QiH", message, 1)
             all.append((id, pid, [number for number in range(16) if present >> number & 1], descriptors))
-        else:
-            ends.append(struct.unpack_from("<BQBBi", message))
-            overdue[ends[-1][1]] = message[-1]
+        else: ends.append(struct.unpack_from("<BQBBi", message))
 def heard():
     message = keeper.recv(100)
     kind, id = struct.unpack_from("<BQ", message)
     if kind == 0: return "started", id, *struct.unpack_from("<i", message, 9)
     if kind == 1: return "not started", id, *struct.unpack_from("<Bi", message, 9)
-    overdue[id] = message[-1]
     return "exited", id, *struct.unpack_from("<BBi", message, 9)
 handed_over, ended = left()
 out, into = os.pipe()

@@ -23,8 +23,6 @@ pub(crate) struct Ended {
     pub(crate) max_rss_bytes: u64,
     /// When, since the machine was booted; `None`: just now.
     pub(crate) at: Option<Duration>,
-    /// A keeper has killed it at its time limit.
-    pub(crate) is_overdue: bool,
 }
 
 impl Ended {
@@ -32,15 +30,7 @@ impl Ended {
     pub(crate) fn unknown() -> Self {
         let none = Duration::ZERO;
         let status = Status::Signal(None);
-        Self {
-            status,
-            core_dumped: false,
-            user_time: none,
-            system_time: none,
-            max_rss_bytes: 0,
-            at: None,
-            is_overdue: false,
-        }
+        Self { status, core_dumped: false, user_time: none, system_time: none, max_rss_bytes: 0, at: None }
     }
 }
 
@@ -95,7 +85,6 @@ impl From<Exit> for Ended {
             system_time: exit.system_time,
             max_rss_bytes: exit.max_rss_bytes,
             at: None,
-            is_overdue: false,
         }
     }
 }

@@ -404,8 +404,8 @@ impl KeptChild {
             (Report::NotStarted { step, errno, .. }, _) => {
                 *state = State::NotStarted(step, Errno::from_raw_os_error(errno));
             }
-            (Report::Exited { exit, at, is_overdue, .. }, State::Running(pid)) => {
-                *state = State::Ended(*pid, Ended { at: Some(at), is_overdue, ..exit.into() });
+            (Report::Exited { exit, at, .. }, State::Running(pid)) => {
+                *state = State::Ended(*pid, Ended { at: Some(at), ..exit.into() });
                 self.ended.cancel();
             }
             (Report::Exited { .. } | Report::Held { .. } | Report::AllHeld, _) => {}
