@@ -87,7 +87,10 @@ class Site:
         """The first telexec-nats makes the streams."""
         for _ in range(600):
             try:
-                return await client.jetstream().stream_info("TELEXEC_RUN")
+                info = await client.jetstream().stream_info("TELEXEC_RUN")
+                # which comes after it
+                await client.jetstream().find_stream_name_by_subject("telexec.out.any")
+                return info
             except nats.errors.Error:
                 await asyncio.sleep(0.1)
         raise SystemExit("no stream")
