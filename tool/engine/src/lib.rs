@@ -6,7 +6,7 @@
 //! the next one makes of that.
 //!
 //! Modules import only from those above them in this list: `process`; `cgroup`, `state`, `streams`; `containment`,
-//! `output`, `spawn`; `registry`; `recovery`; `shared`; `start`; `linger`; `supervise`; `survive`;
+//! `output`, `spawn`; `registry`; `recovery`; `shared`; `start`; `linger`; `supervise`; `ending`; `survive`;
 //! `executor`; `continued`.
 
 #![cfg(target_os = "linux")]
@@ -18,6 +18,7 @@ mod config;
 mod containment;
 mod containment_kind;
 mod continued;
+mod ending;
 mod executor;
 mod grant;
 mod key;

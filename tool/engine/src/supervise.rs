@@ -1,16 +1,15 @@
 //! One execution, from its start to the end of its last process: a straight line in one task.
 
 use std::future::poll_fn;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use rustix::process::Pid;
-use telexec_executor::{Command, Descendants, ExecutorError, ExitCause, Exited, OutputStream, Signal, Started, Usage};
+use telexec_executor::{Command, Descendants, ExecutorError, ExitCause, Signal, Started};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -18,12 +17,12 @@ use tracing::{debug, error, info, warn};
 
 use crate::boot_time::instant;
 use crate::containment::KillOnDrop;
+use crate::ending::{Ending, log_end};
 use crate::grant::Allowance;
 use crate::linger::linger;
 use crate::observer::{MainProcess, Observers};
 use crate::output::pump::{Pump, Totals};
-use crate::process::control::{Ended, Status};
-use crate::process::own::End;
+use crate::process::control::Ended;
 use crate::recovery::unfinished::save_end;
 use crate::registry::{Channels, Record};
 use crate::shared::Shared;
@@ -57,15 +56,6 @@ pub(crate) struct Supervisor {
     pub(crate) forced: OnceLock<ExitCause>,
     /// What was read of its output.
     pub(crate) totals: Totals,
-}
-
-/// How the main process ended. Its output may not have been read yet.
-pub(crate) struct Ending {
-    cause: ExitCause,
-    ended: Ended,
-    /// From its start to its end.
-    wall_time: Duration,
-    survivors: u32,
 }
 
 /// An execution whose main process has ended, and whose output was read as far as it will be.
@@ -260,47 +250,6 @@ impl Supervisor {
         self.ending(main, wall_time, survivors).await
     }
 
-    /// How it ended.
-    async fn ending(&self, main: &Main, wall_time: Duration, survivors: u32) -> Ending {
-        let ended = ended(&main.end, survivors).await;
-        // an agent that was frozen sees both at once
-        let is_wrong =
-            |cause: &ExitCause| *cause == ExitCause::TimedOut && self.was_in_time(main, &ended) == Some(true);
-        let forced = self.forced.get().filter(|cause| !is_wrong(cause));
-        let cause = match (forced, ended.status) {
-            // SIGKILL leaves no code: it was faster
-            (Some(ExitCause::Signaled), Status::Code(code)) => ExitCause::Exited(code),
-            (Some(cause), _) => *cause,
-            // one of its processes may have been killed for want of memory, and the command have succeeded all the same
-            (None, Status::Code(0)) => ExitCause::Exited(0),
-            (None, status) if self.has_run_out_of_memory(main, status) => ExitCause::OutOfMemory,
-            (None, Status::Code(code)) => ExitCause::Exited(code),
-            (None, Status::Signal(_)) => ExitCause::Signaled,
-        };
-        Ending { cause, ended, wall_time, survivors }
-    }
-
-    /// Whether it ended before its timeout; `None`: it has none, or it is not known when it ended.
-    fn was_in_time(&self, main: &Main, ended: &Ended) -> Option<bool> {
-        let limit = self.first_timeout.and_then(|timeout| main.started.checked_add(timeout));
-        limit.zip(ended.at).map(|(limit, at)| instant(at) < limit)
-    }
-
-    /// The kernel ended a process of it for want of memory. A cgroup of its own counts that. Without one it is taken to
-    /// be so if the counter of this process's own cgroup has grown, no other execution has been there since before the
-    /// start, and the main process was killed or exited as shells do whose command was.
-    fn has_run_out_of_memory(&self, main: &Main, status: Status) -> bool {
-        let known = main.containment.has_run_out_of_memory();
-        known.unwrap_or_else(|| {
-            if !matches!(status, Status::Signal(Some(Signal::KILL)) | Status::Code(KILLED)) {
-                return false;
-            }
-            let Some(before) = main.oom_kills_before else { return false };
-            let kills = self.shared.cgroups.own_oom_kills();
-            kills.is_some_and(|kills| kills > before) && self.shared.registry.is_newest(&self.record)
-        })
-    }
-
     /// Ends all of its processes; returns how many this process may not signal.
     async fn end(&self, containment: &KillOnDrop, grace: Duration) -> u32 {
         if grace.is_zero() || self.command.terminal().is_none() {
@@ -472,28 +421,6 @@ impl Supervisor {
         }
         linger(&shared, &record, &main.containment, rests, (limit, grace)).await;
     }
-
-    fn exit_record(&self, ending: Ending, working_directory: Option<String>, usage: Usage) -> Exited {
-        Exited {
-            cause: ending.cause,
-            signal: match ending.ended.status {
-                Status::Code(_) => None,
-                Status::Signal(signal) => signal,
-            },
-            core_dumped: ending.ended.core_dumped,
-            wall_time: ending.wall_time,
-            user_time: ending.ended.user_time,
-            system_time: ending.ended.system_time,
-            max_rss_bytes: ending.ended.max_rss_bytes,
-            stdout: self.totals.of(OutputStream::Stdout),
-            stderr: self.totals.of(OutputStream::Stderr),
-            surviving_processes: ending.survivors,
-            working_directory,
-            end_time: SystemTime::now(),
-            usage,
-            receipt: None,
-        }
-    }
 }
 
 fn no_receipts() -> ExecutorError {
@@ -513,42 +440,4 @@ async fn hang_up_again(containment: &KillOnDrop) -> u32 {
         containment.signal(Signal::HUP).await;
         pause = (2 * pause).min(Duration::from_secs(1));
     }
-}
-
-/// How the main process ended; unknown of one that runs on since it may not be signalled.
-async fn ended(end: &End, survivors: u32) -> Ended {
-    if survivors == 0 {
-        end.reached().await;
-    }
-    for _ in 0..EXIT_STATUS_ATTEMPTS {
-        match end.status() {
-            // the kernel reports the end to a debugger first
-            Err(error) if survivors == 0 && error.kind() == io::ErrorKind::WouldBlock => {
-                tokio::time::sleep(RETRY_DELAY).await
-            }
-            Err(_) => break,
-            Ok(ended) => return ended,
-        }
-    }
-    warn!("how the main process ended is not known");
-    Ended::unknown()
-}
-
-/// How shells exit whose last process was ended by SIGKILL.
-const KILLED: u8 = 128 + 9;
-
-/// How often the exit status of an ended process is asked for, with a [`RETRY_DELAY`] between.
-const EXIT_STATUS_ATTEMPTS: usize = 50;
-
-fn log_end(exited: &Exited) {
-    info!(
-        cause = exited.cause.as_str(),
-        exit_code = exited.exit_code(),
-        signal = exited.signal.map_or(0, Signal::number),
-        wall_ms = u64::try_from(exited.wall_time.as_millis()).unwrap_or(u64::MAX),
-        stdout_bytes = exited.stdout.bytes,
-        stderr_bytes = exited.stderr.bytes,
-        survivors = exited.surviving_processes,
-        "ended"
-    );
 }
