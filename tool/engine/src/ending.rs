@@ -4,7 +4,7 @@ use std::io;
 use std::time::{Duration, SystemTime};
 
 use telexec_executor::{ExitCause, Exited, OutputStream, Signal, Usage};
-use tracing::{info, warn};
+use tracing::warn;
 
 use crate::boot_time::instant;
 use crate::process::control::{Ended, Status};
@@ -110,18 +110,4 @@ async fn ended(end: &End, survivors: u32) -> Ended {
     }
     warn!("how the main process ended is not known");
     Ended::unknown()
-}
-
-/// In the log, without the command.
-pub(crate) fn log_end(exited: &Exited) {
-    info!(
-        cause = exited.cause.as_str(),
-        exit_code = exited.exit_code(),
-        signal = exited.signal.map_or(0, Signal::number),
-        wall_ms = u64::try_from(exited.wall_time.as_millis()).unwrap_or(u64::MAX),
-        stdout_bytes = exited.stdout.bytes,
-        stderr_bytes = exited.stderr.bytes,
-        survivors = exited.surviving_processes,
-        "ended"
-    );
 }

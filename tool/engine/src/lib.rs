@@ -6,7 +6,7 @@
 //! the next one makes of that.
 //!
 //! Modules import only from those above them in this list: `process`; `cgroup`, `state`, `streams`; `containment`,
-//! `output`, `spawn`; `registry`; `recovery`; `shared`; `start`; `linger`; `supervise`; `ending`; `survive`;
+//! `output`, `spawn`; `registry`; `recovery`; `shared`; `start`; `linger`; `supervise` with `ending`; `survive`;
 //! `executor`; `continued`.
 
 #![cfg(target_os = "linux")]

@@ -17,7 +17,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::boot_time::instant;
 use crate::containment::KillOnDrop;
-use crate::ending::{Ending, log_end};
+use crate::ending::Ending;
 use crate::grant::Allowance;
 use crate::linger::linger;
 use crate::observer::{MainProcess, Observers};
@@ -440,4 +440,17 @@ async fn hang_up_again(containment: &KillOnDrop) -> u32 {
         containment.signal(Signal::HUP).await;
         pause = (2 * pause).min(Duration::from_secs(1));
     }
+}
+
+fn log_end(exited: &Exited) {
+    info!(
+        cause = exited.cause.as_str(),
+        exit_code = exited.exit_code(),
+        signal = exited.signal.map_or(0, Signal::number),
+        wall_ms = u64::try_from(exited.wall_time.as_millis()).unwrap_or(u64::MAX),
+        stdout_bytes = exited.stdout.bytes,
+        stderr_bytes = exited.stderr.bytes,
+        survivors = exited.surviving_processes,
+        "ended"
+    );
 }
