@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use rustix::process::Pid;
-use telexec_executor::{Command, Descendants, ExecutorError, ExitCause, Signal, Started};
+use telexec_executor::{Command, Descendants, ExecutorError, ExitCause, Exited, Signal, Started};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;

@@ -111,19 +111,24 @@ async fn what_has_a_timeout_is_ended_by_the_next_agent_with_its_whole_tree() {
 /// The agent that was ending it did not live to see that.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_ends_after_its_timeout_has_timed_out_whoever_sees_it() {
-    let agent = Agent::builder().kept().config("kill_grace = \"1m\"").start();
-    let (gate, asked, mark) = (Gate::new(), tempfile::tempdir().unwrap(), marker());
-    let asked = asked.path().join("asked");
+    let agent = Agent::builder().kept().config("kill_grace = \"5m\"").start();
+    let (directory, mark) = (tempfile::tempdir().unwrap(), marker());
+    let [asked, go] = ["asked", "go"].map(|name| directory.path().join(name));
     let text = format!(
-        "trap 'touch {}' TERM; (trap '' TERM; exec sleep 300) & echo ready; {}; exit 0",
+        "trap 'touch {}' TERM; (trap '' TERM; exec sleep 300) & echo ready; until [ -e {} ]; do sleep 0.01; done; exit 0",
         asked.display(),
-        gate.wait()
+        go.display()
     );
     let command = detached(&text).env(MARK, &mark).timeout(Duration::from_secs(1));
     let execution = started(&agent, command).await;
     until("it is asked to end", async || asked.exists()).await;
-    crash_and_wait(&agent).await;
-    let _open = gate.open();
+    let before = agent.log().matches("listening on").count();
+    stop(agent.pid()).await;
+    crash(serving(&agent).unwrap());
+    std::fs::write(go, "").unwrap();
+    until("it has ended", async || has_ended(execution.started().pid)).await;
+    agent.signal(Signal::CONT);
+    another_serves(&agent, before).await;
     let exited = end(&agent, execution.id()).await;
     assert_eq!((exited.cause, exited.surviving_processes), (ExitCause::TimedOut, 0), "{exited:?}");
     nothing_is_left(&mark).await;
