@@ -115,7 +115,7 @@ async fn what_ends_after_its_timeout_has_timed_out_whoever_sees_it() {
     let (directory, mark) = (tempfile::tempdir().unwrap(), marker());
     let [asked, go] = ["asked", "go"].map(|name| directory.path().join(name));
     let text = format!(
-        "trap 'touch {}' TERM; (trap '' TERM; exec sleep 300) & echo ready; until [ -e {} ]; do sleep 0.01; done; exit 0",
+        "trap ': > {}' TERM; (trap '' TERM; exec sleep 300) & echo ready; until [ -e {} ]; do sleep 0.01; done; exit 0",
         asked.display(),
         go.display()
     );
@@ -142,12 +142,13 @@ async fn what_ends_in_time_while_its_agent_is_frozen_is_not_reported_as_timed_ou
     let bound = started(&agent, Command::shell(&text).timeout(limit)).await;
     let in_background = started(&agent, detached(&text).timeout(limit)).await;
     let mains = [&bound, &in_background].map(|execution| execution.started().pid);
-    stop(agent.serving_pid()).await;
+    let frozen = serving(&agent).unwrap();
+    stop(frozen).await;
     let _open = gate.open();
     until("they have ended", async || mains.iter().all(|main| has_ended(*main))).await;
     // the time that they have
     tokio::time::sleep(limit).await;
-    kill_process(Pid::from_raw(agent.serving_pid()).unwrap(), Signal::CONT).unwrap();
+    kill_process(Pid::from_raw(frozen).unwrap(), Signal::CONT).unwrap();
     for exited in [exit_of(bound).await, end(&agent, in_background.id()).await] {
         assert_eq!(exited.cause, ExitCause::Exited(7), "{exited:?}");
     }
@@ -163,7 +164,7 @@ async fn what_has_a_timeout_is_killed_while_its_agent_is_frozen() {
         let in_background = started(&agent, detached(TREE).env(MARK, &mark).timeout(limit)).await;
         let mains = [&bound, &in_background].map(|execution| execution.started().pid);
         let stays = started(&agent, detached("echo ready; exec sleep 300")).await;
-        let frozen = agent.serving_pid();
+        let frozen = serving(&agent).unwrap();
         stop(frozen).await;
         until("they are killed", async || mains.iter().all(|main| has_ended(*main))).await;
         assert!(!has_ended(stays.started().pid), "it has no timeout");
