@@ -25,12 +25,11 @@ pub(crate) struct StartLog {
 }
 
 impl StartLog {
-    /// `lost`: how many it has not taken before.
-    ///
-    /// # Errors
-    /// The path is too long.
-    pub(crate) fn new(path: &OsStr, lost: u64) -> Result<Self, Errno> {
-        Ok(Self { address: SocketAddrUnix::new(path.as_bytes())?, socket: None, lost })
+    /// `lost`: how many it has not taken before. `None`: the path is too long for a socket, which is logged.
+    pub(crate) fn new(path: &OsStr, lost: u64) -> Option<Self> {
+        let address = SocketAddrUnix::new(path.as_bytes());
+        let address = address.inspect_err(|error| log::line(&format!("starts are not logged: {error}")));
+        Some(Self { address: address.ok()?, socket: None, lost })
     }
 
     pub(crate) fn lost(&self) -> u64 {

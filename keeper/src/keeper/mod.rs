@@ -9,7 +9,7 @@ mod reports;
 mod starts;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
@@ -93,12 +93,6 @@ pub fn keep(command: &[OsString], terms: Terms, agent_user: Option<AgentUser>, s
     }
     init::end_if_init();
     kept
-}
-
-/// Where each start is logged.
-fn open_log(path: Option<&OsStr>, lost: u64) -> Option<StartLog> {
-    let opened = StartLog::new(path?, lost);
-    opened.inspect_err(|error| log::line(&format!("starts are not logged: {error}"))).ok()
 }
 
 struct Keeper {
@@ -221,7 +215,7 @@ impl Keeper {
             null,
             rlimits: rlimits::defaults(),
             agent: Agent::new(command, agent_user),
-            start_log: open_log(terms.syslog.as_deref(), 0),
+            start_log: terms.syslog.as_deref().and_then(|path| StartLog::new(path, 0)),
             terms,
             own: (geteuid().as_raw(), getegid().as_raw()),
             children: Children::default(),

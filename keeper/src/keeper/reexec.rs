@@ -13,7 +13,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Signal, kill_process};
 
-use super::{Keeper, open_log};
+use super::Keeper;
 use crate::agent_user::AgentUser;
 use crate::children::{Children, listed};
 use crate::state::{self, State};
@@ -66,7 +66,7 @@ impl Keeper {
     /// It cannot be read. Then all that it had started is killed.
     pub(super) fn resume(&mut self, state: RawFd) -> io::Result<()> {
         let State { oom_score, lost_starts, children } = restore(state).inspect_err(|_| self.kill_unknown())?;
-        self.start_log = open_log(self.terms.syslog.as_deref(), lost_starts);
+        self.start_log = self.terms.syslog.as_deref().and_then(|path| StartLog::new(path, lost_starts));
         self.children = children;
         self.agent.resume(oom_score);
         // the end of one that has ended meanwhile is an event, too

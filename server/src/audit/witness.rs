@@ -57,13 +57,13 @@ impl Witness {
     /// It cannot be read, or has no start.
     pub fn read(mut log: impl BufRead) -> io::Result<Self> {
         let (mut witness, mut text) = (Self::default(), Vec::new());
-        let mut starts = 0_u64;
+        let mut has_message = false;
         while log.by_ref().take(MAX_LINE).read_until(b'\n', &mut text)? > 0 {
             if text.last() != Some(&b'\n') {
                 log.skip_until(b'\n')?;
             }
             let message = Message::read(&String::from_utf8_lossy(&text));
-            starts += u64::from(message.is_some());
+            has_message |= message.is_some();
             match message {
                 Some(Message::Start(start)) => drop(witness.expected.insert(start)),
                 Some(Message::Unrecorded) => witness.unrecorded += 1,
@@ -73,9 +73,9 @@ impl Witness {
             }
             text.clear();
         }
-        match starts {
-            0 => Err(io::Error::other("it contains no start: is it the log of a keeper with keeper_syslog?")),
-            _ => Ok(witness),
+        match has_message {
+            false => Err(io::Error::other("it contains no start: is it the log of a keeper with keeper_syslog?")),
+            true => Ok(witness),
         }
     }
 
