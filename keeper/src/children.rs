@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, Mode, OFlags, fstatfs, openat};
+use rustix::fs::{CWD, Mode, OFlags, fcntl_getfl, fstatfs, openat};
+use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use telexec_spawn::Step;
 use telexec_spawn::exit::{self, Exit};
@@ -99,6 +100,8 @@ impl Child {
 }
 
 const MAX_LOOKS: u32 = 50;
+/// What a pipe of output holds until the next agent reads it: what anyone may set, see pipe(7).
+const PIPE_BYTES: usize = 1024 * 1024;
 /// Until a process that is overdue is killed again: its cgroup may not have been to be had.
 const KILL_DELAY: Duration = Duration::from_secs(1);
 
@@ -297,11 +300,12 @@ impl Children {
         Some(Held { id, pid: (!child.is_released).then_some(child.pid), exit: child.exit, descriptors })
     }
 
-    /// The agent is gone: what is bound to it is killed.
+    /// The agent is gone: what is bound to it is killed, and what is not can write on.
     pub(crate) fn lose_agent(&mut self) -> Lost {
         let mut lost = Lost { killed: 0, ended: Vec::new() };
         for (number, child) in &mut self.all {
             if child.is_to_stay() {
+                child.held.iter().flatten().for_each(make_room);
                 continue;
             }
             let id = child.id.take();
@@ -333,6 +337,15 @@ impl Children {
     /// Kills what does not outlive the agent.
     pub(crate) fn kill_bound(&self) {
         self.all.values().filter(|child| child.exit.is_none() && !child.outlives).for_each(Child::kill);
+    }
+}
+
+/// Of a pipe that is read by nobody until the next agent, if this is one: what is written to it meanwhile takes memory of its
+/// writer's cgroup. A larger one than the system allows is had by root alone.
+fn make_room(file: &Given) {
+    let is_read = fcntl_getfl(file).is_ok_and(|flags| flags & OFlags::ACCMODE == OFlags::RDONLY);
+    if is_read && fcntl_getpipe_size(file).is_ok_and(|size| size < PIPE_BYTES) {
+        let _ = fcntl_setpipe_size(file, PIPE_BYTES);
     }
 }
 

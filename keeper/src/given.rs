@@ -1,51 +1,111 @@
-//! Descriptors that came from an agent. Closing one may take as long as the agent likes: a socket may linger (socket(7)), a
-//! file system of its own may not answer.
+//! Descriptors that came from an agent. Closing one may take as long as others like: a socket may linger (socket(7)), a file
+//! system may not answer, and a command may hold the lock of its pipe.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::net::sockopt::set_socket_linger;
 
-/// To the thread that closes them, where there is to be one.
-static CLOSER: OnceLock<Sender<OwnedFd>> = OnceLock::new();
-/// What the thread takes from, until there is one.
-static QUEUE: Mutex<Option<Receiver<OwnedFd>>> = Mutex::new(None);
+/// What closes them; `None`: there is to be no thread for that.
+static CLOSER: OnceLock<Closer> = OnceLock::new();
 
 /// How many there are, also of those that are to be closed.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// A descriptor. Dropping it closes it: by a thread, where the agent is another user.
+/// Beyond these, what is to be closed waits until one of them is free.
+const MAX_THREADS: usize = 1024;
+/// Beyond these, one that has nothing to do ends.
+const MAX_IDLE: usize = 2;
+/// They call nothing but close(2).
+const STACK_BYTES: usize = 64 * 1024;
+
+/// A descriptor. Dropping it closes it: by a thread, in a keeper.
 #[derive(Debug)]
 pub struct Given(Option<OwnedFd>);
 
-/// From now on a thread closes them. What holds it up holds up nothing else, but for what is to be closed after it. If there can
-/// be no thread now, they wait: call this again.
+/// Threads that close descriptors: one that is held up holds up nothing else.
+#[derive(Default)]
+struct Closer {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<OwnedFd>,
+    threads: usize,
+    /// Of these, those that wait for work.
+    idle: usize,
+}
+
+/// From now on threads close them. If there can be none now, they wait: call this again.
 ///
 /// # Errors
 /// There can be no thread.
 pub(crate) fn close_by_thread() -> io::Result<()> {
-    let mut queue = QUEUE.lock().unwrap_or_else(PoisonError::into_inner);
-    CLOSER.get_or_init(|| {
-        let (sender, given) = channel();
-        *queue = Some(given);
-        sender
-    });
-    if queue.is_none() {
-        return Ok(());
-    }
-    let close_all = || {
-        let given = QUEUE.lock().unwrap_or_else(PoisonError::into_inner).take();
-        given.into_iter().flatten().for_each(close);
-    };
-    std::thread::Builder::new().name("closer".into()).spawn(close_all).map(drop)
+    let closer = CLOSER.get_or_init(Closer::default);
+    let mut state = closer.state();
+    if state.threads == 0 { closer.start_thread(&mut state) } else { Ok(()) }
 }
 
 /// How many are open.
 pub(crate) fn count() -> usize {
     COUNT.load(Ordering::Acquire)
+}
+
+impl Closer {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&'static self, file: OwnedFd) {
+        let mut state = self.state();
+        state.queue.push_back(file);
+        // the one that is woken for the first sees to the others
+        if state.queue.len() == 1 || state.idle == 0 {
+            self.call(&mut state);
+        }
+    }
+
+    /// Has a thread that is not at work see to the queue. If there is none, and can be none, one that is at work does.
+    fn call(&'static self, state: &mut State) {
+        match state.idle {
+            0 if state.threads < MAX_THREADS => drop(self.start_thread(state)),
+            0 => {}
+            _ => self.wake.notify_one(),
+        }
+    }
+
+    fn start_thread(&'static self, state: &mut State) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name("closer".into()).stack_size(STACK_BYTES);
+        thread.spawn(|| self.work())?;
+        state.threads += 1;
+        Ok(())
+    }
+
+    fn work(&'static self) {
+        let mut state = self.state();
+        loop {
+            if let Some(file) = state.queue.pop_front() {
+                if !state.queue.is_empty() {
+                    self.call(&mut state);
+                }
+                drop(state);
+                close(file);
+                state = self.state();
+            } else if state.idle < MAX_IDLE {
+                state.idle += 1;
+                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.idle -= 1;
+            } else {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
 }
 
 fn close(file: OwnedFd) {
@@ -74,9 +134,7 @@ impl Given {
 impl Drop for Given {
     fn drop(&mut self) {
         match (self.0.take(), CLOSER.get()) {
-            (Some(file), Some(closer)) => {
-                let _ = closer.send(file).map_err(|unsent| close(unsent.0));
-            }
+            (Some(file), Some(closer)) => closer.close(file),
             (Some(file), None) => close(file),
             (None, _) => {}
         }

@@ -208,7 +208,7 @@ impl Keeper {
         };
         let lock = agent_user.as_ref().and_then(|user| user.lock().ok());
         // after the signals, which it takes none of
-        let closer_at = (agent_user.is_some() && close_by_thread().is_err()).then(Instant::now);
+        let closer_at = close_by_thread().is_err().then(Instant::now);
         Ok(Self {
             epoll,
             signals,

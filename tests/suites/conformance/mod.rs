@@ -15,6 +15,7 @@ mod input;
 mod knowledge;
 mod live_input;
 mod output;
+mod pipe_locks;
 mod properties;
 mod repeats;
 mod replay;
@@ -26,7 +27,8 @@ mod survivors;
 mod terminals;
 
 use self::{
-    ending::*, exits::*, input::*, knowledge::*, output::*, signals::*, spawning::*, surroundings::*, survivors::*,
+    ending::*, exits::*, input::*, knowledge::*, output::*, pipe_locks::*, signals::*, spawning::*, surroundings::*,
+    survivors::*,
 };
 
 /// Where a case runs its commands.
@@ -58,6 +60,9 @@ telexec_tests::everywhere! {
     a_hundred_commands_at_once_keep_their_output_apart,
     a_reader_that_stops_holds_up_no_other_reader,
     readers_that_stop_hold_up_no_other_calls,
+    who_locks_its_output_holds_up_nobody,
+    who_locks_its_input_holds_up_nobody,
+    a_survivor_that_locks_the_output_does_not_hold_the_call,
 
     exit_codes_are_reported,
     the_shells_own_exit_codes_are_reported,

@@ -137,7 +137,7 @@ impl Supervisor {
         }
         let checkpoint = self.checkpoint(&command).map_err(prepare)?;
         let Streams { ends, command_ends, held } =
-            streams::open(&command, stdin, checkpoint.as_ref()).map_err(prepare)?;
+            streams::open(&command, stdin, checkpoint.as_ref(), &self.shared.pipes).map_err(prepare)?;
         let (first, exited) = (command.stdin().clone(), CancellationToken::new());
         let (input, mut inputs) = command.accepts_input().then(input::channel).unzip();
         let Ends { stdin, stdout, stderr, terminal } = ends;
@@ -334,7 +334,7 @@ impl Supervisor {
         let (observers, totals) = (&self.observers, &self.totals);
         // what is internal reaches no caller as it is
         let is_paced = !self.record.is_internal;
-        let turn = tokio::sync::Mutex::new(());
+        let turn = tokio::sync::Mutex::new(false);
         let pump = Pump { transcript, observers, max_output_bytes, is_paced, exited, abandoned, totals, turn };
         let output = async {
             let rests = pump.run_both(stdout, stderr).await;

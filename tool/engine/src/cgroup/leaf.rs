@@ -271,7 +271,7 @@ async fn changed(directory: &Directory) -> io::Result<()> {
     if !is_populated(&io::read_to_string(&events)?) {
         return Ok(());
     }
-    let events = control::watch_for(events.into(), Interest::PRIORITY)?;
+    let events = control::watch_for(OwnedFd::from(events), Interest::PRIORITY)?;
     events.ready(Interest::PRIORITY).await.map(|_| ())
 }
 

@@ -29,6 +29,9 @@ const TAIL_IDLE_TIMEOUT: Duration = Duration::from_millis(50);
 /// After the exit, while a survivor holds a pipe: how long it is read at the most.
 const TAIL_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// After the exit: how long one chunk may take to be read.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Both output streams of one execution.
 pub(crate) struct Pump<'a> {
     /// Gets the output.
@@ -45,8 +48,9 @@ pub(crate) struct Pump<'a> {
     pub(crate) abandoned: &'a CancellationToken,
     /// What was read.
     pub(crate) totals: &'a Totals,
-    /// Of the stream that is read, and whose output is on its way to the transcript.
-    pub(crate) turn: tokio::sync::Mutex<()>,
+    /// Of the stream that is read, and whose output is on its way to the transcript; true: one is still being read, and is not
+    /// waited for any more.
+    pub(crate) turn: tokio::sync::Mutex<bool>,
 }
 
 /// What was read of standard output and standard error so far. It is right even if the pump is dropped early: a stream
@@ -97,7 +101,7 @@ impl Pump<'_> {
 
     /// Reads one stream.
     async fn run(&self, source: Option<Source>, stream: OutputStream) -> Option<Source> {
-        let Some(mut source) = source else {
+        let Some(source) = source else {
             self.totals.lock(stream).incomplete = false;
             return None;
         };
@@ -114,11 +118,22 @@ impl Pump<'_> {
                 return Some(source);
             }
             // what is kept for the next agent, and what readers get, are in the same order
-            let turn = match self.turn.try_lock() {
+            let mut turn = match self.turn.try_lock() {
                 Ok(turn) => turn,
                 Err(_) => self.turn.lock().await,
             };
-            let chunk = match source.read(is_wanted.then(|| self.left(stream))) {
+            if *turn {
+                return Some(source);
+            }
+            let read = tokio::select! {
+                biased;
+                read = source.read(is_wanted.then(|| self.left(stream))) => read,
+                () = self.read_timeout() => {
+                    *turn = true;
+                    return Some(source);
+                }
+            };
+            let chunk = match read {
                 Ok(chunk) if chunk.is_empty() => {
                     self.totals.lock(stream).incomplete = false;
                     return None;
@@ -145,6 +160,12 @@ impl Pump<'_> {
             self.forward(is_wanted && is_safe, chunk, stream);
             drop(turn);
         }
+    }
+
+    /// After the main process has exited, one that it has left may hold up who reads the pipe.
+    async fn read_timeout(&self) {
+        self.exited.cancelled().await;
+        tokio::time::sleep(READ_TIMEOUT).await;
     }
 
     /// How much the limit leaves of a stream.
@@ -196,11 +217,12 @@ impl Pump<'_> {
                 () = self.exited.cancelled() => {}
             }
         }
-        let tail = tail.get_or_insert_with(|| {
+        if tail.is_none() {
             source.close_peer();
-            Tail::new(source.ready())
-        });
-        match tail.deadline() {
+            let owed = tokio::time::timeout(READ_TIMEOUT, source.ready()).await;
+            *tail = Some(Tail::new(owed.unwrap_or(0)));
+        }
+        match tail.as_ref().and_then(Tail::deadline) {
             None => source.readable().await.is_ok(),
             // asked first: a pipe that is never empty is always readable
             Some(until) if until <= Instant::now() => false,

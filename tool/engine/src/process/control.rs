@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -44,7 +44,7 @@ pub(crate) enum Status {
 ///
 /// # Errors
 /// The runtime cannot watch another descriptor.
-pub(crate) fn watch(pidfd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+pub(crate) fn watch<T: AsFd + AsRawFd>(pidfd: T) -> io::Result<AsyncFd<T>> {
     watch_for(pidfd, Interest::READABLE)
 }
 
@@ -52,8 +52,8 @@ pub(crate) fn watch(pidfd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 ///
 /// # Errors
 /// The runtime cannot watch another descriptor.
-pub(crate) fn watch_for(file: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: the descriptor is owned by the value, so it stays open, and the same, for as long as it is watched.
+pub(crate) fn watch_for<T: AsFd + AsRawFd>(file: T, interest: Interest) -> io::Result<AsyncFd<T>> {
+    // SAFETY: the descriptor is the value's own (see AsFd), so it stays open, and the same, for as long as it is watched.
     unsafe { AsyncFd::register_with_interest(file, interest) }.map_err(Into::into)
 }
 

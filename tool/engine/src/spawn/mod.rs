@@ -221,6 +221,7 @@ mod tests {
 
     use super::*;
     use crate::process::{children, control};
+    use crate::streams::pipe::PipeThreads;
     use crate::streams::with_output_in_one_pipe;
     use crate::{start, streams};
 
@@ -351,8 +352,9 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
             let _inside = runtime.enter();
             let command = telexec_executor::Command::argv(["true"]).accepts_input(true).build().unwrap();
+            let threads = PipeThreads::new().unwrap();
             let start = || {
-                let streams = streams::open(&command, None, None).map_err(start::prepare)?;
+                let streams = streams::open(&command, None, None, &threads).map_err(start::prepare)?;
                 let spawned = spawner.spawn(&shell("true"), streams.command_ends, spawner.expect());
                 drop(streams.ends);
                 spawned
@@ -363,6 +365,11 @@ mod tests {
                 setrlimit(Resource::Nofile, Rlimit { current: Some(room), ..limit }).unwrap();
                 let spawned = start();
                 setrlimit(Resource::Nofile, limit).unwrap();
+                // a thread closes the pipes
+                let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+                while spawned.is_err() && traces() != before && std::time::Instant::now() < until {
+                    std::thread::yield_now();
+                }
                 match spawned {
                     Ok((own, child)) => {
                         reap(own, child);

@@ -274,7 +274,7 @@ impl Checkpoint {
         let _ = put(&self.file, at, &[value]);
     }
 
-    /// Moves output from a pipe into the file, and returns it; empty: the end.
+    /// Moves output from a pipe into the file, and returns it; empty: the end. One after the other.
     ///
     /// # Errors
     /// `WouldBlock`: there is none now.
@@ -285,7 +285,7 @@ impl Checkpoint {
         })
     }
 
-    /// Adds output that was read.
+    /// Adds output that was read. As [`take`](Self::take), one after the other.
     ///
     /// # Errors
     /// There is no memory.
@@ -298,12 +298,15 @@ impl Checkpoint {
         stream: OutputStream,
         append: impl FnOnce(BorrowedFd<'_>, u64) -> io::Result<usize>,
     ) -> io::Result<Bytes> {
-        let mut progress = lock(&self.progress);
-        progress.begin_run(stream, &self.file)?;
-        let offset = OUTPUT_AT + progress.end;
+        let offset = {
+            let mut progress = lock(&self.progress);
+            progress.begin_run(stream, &self.file)?;
+            OUTPUT_AT + progress.end
+        };
+        // not with the lock: the command may hold this up
         let length = append(self.file.as_fd(), offset)?;
         // it is there, whether it can be read or not
-        progress.end += length as u64;
+        lock(&self.progress).end += length as u64;
         read_exact(&self.file, offset, length).map(Bytes::from)
     }
 

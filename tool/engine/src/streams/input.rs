@@ -1,7 +1,8 @@
 //! Standard input of one command: what it starts with, and what is written to it later.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::{Buf, Bytes};
@@ -11,9 +12,10 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 
+use super::InputState;
+use super::pipe::{PipeEnd, PipeThreads};
 use super::source::{BUSY_BYTES, BUSY_PIPE_BYTES};
 use super::terminal::Terminal;
-use super::{InputState, set_nonblocking};
 use crate::lock::lock;
 use crate::observer::Observers;
 use crate::process::control;
@@ -26,23 +28,68 @@ const PIECE_BYTES: usize = 256 * 1024;
 /// Where input goes.
 pub(crate) enum Sink {
     Pipe {
-        pipe: AsyncFd<OwnedFd>,
-        enlarged: bool,
-        kept: Option<KeptInput>,
+        pipe: AsyncFd<Arc<InputPipe>>,
+        /// The write that has begun.
+        write: Option<oneshot::Receiver<io::Result<usize>>>,
     },
     Terminal(Arc<Terminal>, Option<Arc<Checkpoint>>),
     /// Nowhere.
     Closed,
 }
 
+/// The pipe to a command, for who writes to it.
+pub(crate) struct InputPipe {
+    end: PipeEnd,
+    enlarged: AtomicBool,
+    kept: Option<KeptInput>,
+}
+
+impl InputPipe {
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() >= BUSY_BYTES && !self.enlarged.swap(true, Ordering::Relaxed) {
+            // best effort: the pipes of a user are limited together
+            let _ = fcntl_setpipe_size(&self.end, BUSY_PIPE_BYTES);
+        }
+        let Some(kept) = &self.kept else { return Ok(rustix::io::write(&self.end, bytes)?) };
+        match kept.file.send(self.end.as_fd(), bytes) {
+            // each piece takes a page of it, however short it is
+            Err(error)
+                if error.kind() == io::ErrorKind::WouldBlock && !kept.is_largest.swap(true, Ordering::Relaxed) =>
+            {
+                let _ = fcntl_setpipe_size(&self.end, MAX_PIPE_BYTES);
+                kept.file.send(self.end.as_fd(), bytes)
+            }
+            sent => sent,
+        }
+    }
+}
+
+impl AsFd for InputPipe {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.end.as_fd()
+    }
+}
+
+impl AsRawFd for InputPipe {
+    fn as_raw_fd(&self) -> RawFd {
+        self.end.as_raw_fd()
+    }
+}
+
 /// The input of an execution that the next agent is to have. Dropping it closes the keeper's end of the pipe too.
 pub(crate) struct KeptInput {
-    pub(super) file: InputFile,
-    pub(super) checkpoint: Arc<Checkpoint>,
-    /// The keeper has the pipe by this number.
-    pub(super) number: u8,
+    file: InputFile,
+    checkpoint: Arc<Checkpoint>,
+    number: u8,
     /// The pipe is as large as it can be.
-    pub(super) is_largest: bool,
+    is_largest: AtomicBool,
+}
+
+impl KeptInput {
+    /// `number`: by which the keeper has the pipe.
+    pub(super) fn new(file: InputFile, checkpoint: &Arc<Checkpoint>, number: u8) -> Self {
+        Self { file, checkpoint: Arc::clone(checkpoint), number, is_largest: AtomicBool::new(false) }
+    }
 }
 
 impl Drop for KeptInput {
@@ -55,35 +102,34 @@ impl Drop for KeptInput {
 impl Sink {
     /// # Errors
     /// The runtime cannot watch another descriptor.
-    pub(crate) fn pipe(file: Option<OwnedFd>, kept: Option<KeptInput>) -> io::Result<Self> {
+    pub(crate) fn pipe(file: Option<OwnedFd>, kept: Option<KeptInput>, threads: &PipeThreads) -> io::Result<Self> {
         let Some(file) = file else { return Ok(Self::Closed) };
-        set_nonblocking(&file)?;
-        Ok(Self::Pipe { pipe: control::watch_for(file, Interest::WRITABLE)?, enlarged: false, kept })
+        let pipe = InputPipe { end: PipeEnd::new(file, threads)?, enlarged: AtomicBool::new(false), kept };
+        Ok(Self::Pipe { pipe: control::watch_for(Arc::new(pipe), Interest::WRITABLE)?, write: None })
     }
 
-    /// Writes some of the bytes, which come after `before` others and may begin a line; cancelling this writes none.
-    async fn write(&mut self, bytes: &[u8], before: u64, at_line_start: bool) -> io::Result<usize> {
+    /// Waits for a write that was cancelled after it had begun; returns how much it has written.
+    async fn settle(&mut self) -> io::Result<usize> {
+        let Self::Pipe { write, .. } = self else { return Ok(0) };
+        match written(write).await {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            written => written,
+        }
+    }
+
+    /// Writes some of the bytes, which come after `before` others and may begin a line. Cancelling this may write some
+    /// nevertheless: see [`settle`](Self::settle).
+    async fn write(&mut self, bytes: &Bytes, before: u64, at_line_start: bool) -> io::Result<usize> {
         match self {
-            Self::Pipe { pipe, enlarged, kept } => {
-                if bytes.len() >= BUSY_BYTES && !*enlarged {
-                    // best effort: the pipes of a user are limited together
-                    let _ = fcntl_setpipe_size(pipe.get_ref(), BUSY_PIPE_BYTES);
-                    *enlarged = true;
+            Self::Pipe { pipe, write } => loop {
+                let mut guard = pipe.writable().await?;
+                let (writer, bytes) = (Arc::clone(pipe.get_ref()), bytes.clone());
+                *write = Some(pipe.get_ref().end.begin(move || writer.write(&bytes)));
+                match written(write).await {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                    written => return written,
                 }
-                let write = |pipe: &OwnedFd| match kept {
-                    Some(kept) => match kept.file.send(pipe.as_fd(), bytes) {
-                        // each piece takes a page of it, however short it is
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock && !kept.is_largest => {
-                            kept.is_largest = true;
-                            let _ = fcntl_setpipe_size(pipe, MAX_PIPE_BYTES);
-                            kept.file.send(pipe.as_fd(), bytes)
-                        }
-                        sent => sent,
-                    },
-                    None => Ok(rustix::io::write(pipe, bytes)?),
-                };
-                pipe.async_io(Interest::WRITABLE, write).await
-            }
+            },
             Self::Terminal(terminal, checkpoint) => {
                 let typed = |more: usize| {
                     let at_line_start = if more == 0 { at_line_start } else { ends_line(bytes.get(..more)) };
@@ -100,6 +146,14 @@ impl Sink {
     fn hides_input(&self) -> bool {
         matches!(self, Self::Terminal(terminal, _) if terminal.hides_input())
     }
+}
+
+/// Waits for a write, if one has begun.
+async fn written(write: &mut Option<oneshot::Receiver<io::Result<usize>>>) -> io::Result<usize> {
+    let Some(written) = write else { return Ok(0) };
+    let written = written.await.map_err(io::Error::other);
+    *write = None;
+    written?
 }
 
 /// A terminal's user ends a line by a carriage return.
@@ -212,6 +266,10 @@ impl<'a> InputWriter<'a> {
     }
 
     async fn serve(&mut self, input: Input) -> Result<u64, ExecutorError> {
+        match self.sink.settle().await {
+            Ok(written) => self.committed += written as u64,
+            Err(_) => self.broken = true,
+        }
         let Input { mut data, offset, close } = input;
         let offset = offset.unwrap_or(self.committed);
         if offset > self.committed {

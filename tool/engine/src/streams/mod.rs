@@ -1,6 +1,7 @@
 //! The standard streams of one command: made before it is started, so that its output is read from its first byte on.
 
 pub(crate) mod input;
+pub(crate) mod pipe;
 pub(crate) mod source;
 pub(crate) mod terminal;
 
@@ -10,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rustix::fs::{Gid, OFlags, Uid, fchown, fcntl_getfl, fcntl_setfl};
+use rustix::fs::{Gid, Uid, fchown};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,7 @@ use telexec_executor::{Command, OutputStream, TerminalSize};
 use telexec_spawn::Credentials;
 
 use self::input::{KeptInput, Sink};
+use self::pipe::{PipeEnd, PipeThreads};
 use self::source::{Relay, Source};
 use self::terminal::{Peer, Terminal};
 use crate::state::checkpoint::{Checkpoint, Closed};
@@ -81,14 +83,20 @@ pub(crate) fn open(
     command: &Command,
     given: Option<OwnedFd>,
     checkpoint: Option<&Arc<Checkpoint>>,
+    threads: &PipeThreads,
 ) -> io::Result<Streams> {
     match command.terminal() {
-        None => pipes(command, given, checkpoint),
+        None => pipes(command, given, checkpoint, threads),
         Some(size) => terminal(size, command, checkpoint),
     }
 }
 
-fn pipes(command: &Command, given: Option<OwnedFd>, checkpoint: Option<&Arc<Checkpoint>>) -> io::Result<Streams> {
+fn pipes(
+    command: &Command,
+    given: Option<OwnedFd>,
+    checkpoint: Option<&Arc<Checkpoint>>,
+    threads: &PipeThreads,
+) -> io::Result<Streams> {
     let with_stdin = !command.stdin().is_empty() || command.accepts_input();
     let (stdin_end, stdin) = match with_stdin.then(pipe).transpose()? {
         Some((read, write)) => (Some(above_standard_streams(read.as_fd())?), Some(write)),
@@ -111,14 +119,16 @@ fn pipes(command: &Command, given: Option<OwnedFd>, checkpoint: Option<&Arc<Chec
             let number = u8::try_from(held.len()).unwrap_or(u8::MAX);
             held.push((HeldFile::Stdin, stdin.try_clone()?));
             held.push((HeldFile::Input, file.as_fd().try_clone_to_owned()?));
-            kept_input = Some(KeptInput { file, checkpoint: Arc::clone(checkpoint), number, is_largest: false });
+            kept_input = Some(KeptInput::new(file, checkpoint, number));
         }
     }
-    let kept = |stream| checkpoint.map(|checkpoint| (Arc::clone(checkpoint), stream));
+    let source = |pipe, stream| {
+        Source::pipe(PipeEnd::new(pipe, threads)?, checkpoint.map(|checkpoint| (Arc::clone(checkpoint), stream)))
+    };
     let ends = Ends {
-        stdin: Sink::pipe(stdin, kept_input)?,
-        stdout: Source::pipe(stdout, kept(OutputStream::Stdout))?,
-        stderr: stderr.map(|stderr| Source::pipe(stderr, kept(OutputStream::Stderr))).transpose()?,
+        stdin: Sink::pipe(stdin, kept_input, threads)?,
+        stdout: source(stdout, OutputStream::Stdout)?,
+        stderr: stderr.map(|stderr| source(stderr, OutputStream::Stderr)).transpose()?,
         terminal: None,
     };
     let [stdout, stderr] = [above_standard_streams(stdout_end.as_fd())?, above_standard_streams(stderr_end.as_fd())?];
@@ -162,6 +172,7 @@ pub(crate) fn reopen(
     mut files: BTreeMap<HeldFile, (u8, OwnedFd)>,
     checkpoint: &Arc<Checkpoint>,
     first: u64,
+    threads: &PipeThreads,
 ) -> io::Result<(Ends, Bytes, InputState)> {
     let mut take = |file| files.remove(&file);
     let closed = checkpoint.input_closed()?;
@@ -183,9 +194,9 @@ pub(crate) fn reopen(
         };
         return Ok((ends, left, InputState { committed, closed, at_line_start }));
     }
-    let kept = |stream| Some((Arc::clone(checkpoint), stream));
+    let source = |pipe, stream| Source::pipe(PipeEnd::new(pipe, threads)?, Some((Arc::clone(checkpoint), stream)));
     let stdout = take(HeldFile::Stdout).ok_or_else(missing)?.1;
-    let stderr = take(HeldFile::Stderr).map(|(_, stderr)| Source::pipe(stderr, kept(OutputStream::Stderr)));
+    let stderr = take(HeldFile::Stderr).map(|(_, stderr)| source(stderr, OutputStream::Stderr));
     let stdin = take(HeldFile::Stdin);
     let committed = input.as_ref().map(InputFile::sent).transpose()?.unwrap_or_default();
     let left = match &input {
@@ -196,13 +207,12 @@ pub(crate) fn reopen(
         checkpoint.close(*number);
     }
     let stdin = match (stdin, input) {
-        (Some((number, pipe)), Some(file)) if closed == Closed::No => Sink::pipe(
-            Some(pipe),
-            Some(KeptInput { file, checkpoint: Arc::clone(checkpoint), number, is_largest: false }),
-        )?,
+        (Some((number, pipe)), Some(file)) if closed == Closed::No => {
+            Sink::pipe(Some(pipe), Some(KeptInput::new(file, checkpoint, number)), threads)?
+        }
         _ => Sink::Closed,
     };
-    let stdout = Source::pipe(stdout, kept(OutputStream::Stdout))?;
+    let stdout = source(stdout, OutputStream::Stdout)?;
     let ends = Ends { stdin, stdout, stderr: stderr.transpose()?, terminal: None };
     Ok((ends, left, InputState { committed, closed, at_line_start: true }))
 }
@@ -211,9 +221,11 @@ pub(crate) fn reopen(
 ///
 /// # Errors
 /// The runtime cannot watch another descriptor.
-pub(crate) fn rests(files: BTreeMap<HeldFile, (u8, OwnedFd)>) -> io::Result<Vec<Source>> {
+pub(crate) fn rests(files: BTreeMap<HeldFile, (u8, OwnedFd)>, threads: &PipeThreads) -> io::Result<Vec<Source>> {
     let rest = |(kind, (_, file))| match kind {
-        HeldFile::Stdout | HeldFile::Stderr => Some(Source::pipe(file, None)),
+        HeldFile::Stdout | HeldFile::Stderr => {
+            Some(PipeEnd::new(file, threads).and_then(|pipe| Source::pipe(pipe, None)))
+        }
         HeldFile::Terminal => Some(Terminal::new(file, None).map(|terminal| Source::Terminal(terminal.into(), None))),
         HeldFile::Checkpoint
         | HeldFile::Stdin
@@ -237,11 +249,6 @@ pub(crate) struct InputState {
 
 fn missing() -> io::Error {
     io::Error::other("a descriptor is missing")
-}
-
-/// Reading from it, and writing to it, waits no more; also for those who share it.
-pub(crate) fn set_nonblocking(file: &OwnedFd) -> Result<(), Errno> {
-    fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NONBLOCK)
 }
 
 impl CommandEnds {

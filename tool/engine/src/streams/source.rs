@@ -1,19 +1,19 @@
 //! Where a command's output is read: a pipe or a terminal.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use rustix::event::PollFlags;
 use rustix::io::ioctl_fionread;
 use rustix::pipe::fcntl_setpipe_size;
 use telexec_executor::OutputStream;
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::set_nonblocking;
+use super::pipe::PipeEnd;
 use super::terminal::Terminal;
 use crate::process::control;
 use crate::state::checkpoint::Checkpoint;
@@ -34,11 +34,15 @@ pub(crate) enum Source {
     Terminal(Arc<Terminal>, Option<Relay>),
 }
 
-/// A pipe, which `gushes` if the last chunk was as long as chunks are.
-pub(crate) struct Pipe {
-    file: AsyncFd<OwnedFd>,
-    enlarged: bool,
-    gushes: bool,
+/// The pipe of one stream, which an event is awaited of.
+pub(crate) struct Pipe(AsyncFd<Arc<OutputPipe>>);
+
+/// The same for who reads it.
+pub(crate) struct OutputPipe {
+    end: PipeEnd,
+    enlarged: AtomicBool,
+    /// The last chunk was as long as chunks are.
+    gushes: AtomicBool,
     /// Where what is read is kept for the next agent.
     kept: Option<(Arc<Checkpoint>, OutputStream)>,
 }
@@ -68,14 +72,14 @@ impl Relay {
 impl Source {
     /// # Errors
     /// The runtime cannot watch another descriptor.
-    pub(crate) fn pipe(file: OwnedFd, kept: Option<(Arc<Checkpoint>, OutputStream)>) -> io::Result<Self> {
-        set_nonblocking(&file)?;
-        Ok(Self::Pipe(Pipe { file: control::watch(file)?, enlarged: false, gushes: false, kept }))
+    pub(crate) fn pipe(end: PipeEnd, kept: Option<(Arc<Checkpoint>, OutputStream)>) -> io::Result<Self> {
+        let [enlarged, gushes] = [false; 2].map(AtomicBool::new);
+        Ok(Self::Pipe(Pipe(control::watch(Arc::new(OutputPipe { end, enlarged, gushes, kept }))?)))
     }
 
     pub(crate) async fn readable(&self) -> io::Result<()> {
         match self {
-            Self::Pipe(pipe) => pipe.file.readable().await.map(|mut ready| ready.retain_ready()),
+            Self::Pipe(Pipe(pipe)) => pipe.readable().await.map(|mut ready| ready.retain_ready()),
             Self::Terminal(_, Some(relay)) if relay.has_left() => Ok(()),
             Self::Terminal(terminal, _) => terminal.readable().await,
         }
@@ -88,24 +92,22 @@ impl Source {
         }
     }
 
-    /// How many bytes can be read now; of a terminal that is not known.
-    pub(crate) fn ready(&self) -> u64 {
+    /// How many bytes can be read now, if that is known: not of a terminal.
+    pub(crate) async fn ready(&self) -> u64 {
         match self {
-            Self::Pipe(pipe) => ioctl_fionread(pipe.file.get_ref()).unwrap_or(0),
+            Self::Pipe(pipe) => pipe.ready().await,
             Self::Terminal(..) => 0,
         }
     }
 
     /// Reads what is available, into a buffer of about that size; empty: the end. What is `wanted` is kept for the next agent,
-    /// if there is to be one, up to that many bytes.
-    pub(crate) fn read(&mut self, wanted: Option<usize>) -> io::Result<Bytes> {
-        let ready = match self {
-            // asking takes the pipe's lock from its writers
-            Self::Pipe(Pipe { gushes: true, .. }) => CHUNK_BYTES,
-            _ => usize::try_from(self.ready()).unwrap_or(0),
-        };
+    /// if there is to be one, up to that many bytes. If this is dropped, it may be read, and lost, nevertheless.
+    ///
+    /// # Errors
+    /// `WouldBlock`: nothing is available.
+    pub(crate) async fn read(&self, wanted: Option<usize>) -> io::Result<Bytes> {
         match self {
-            Self::Pipe(pipe) => pipe.read(ready, wanted),
+            Self::Pipe(pipe) => pipe.read(wanted).await,
             Self::Terminal(terminal, relay) => match relay.as_ref().zip(wanted) {
                 Some((relay, wanted)) => terminal.try_relay(relay, wanted.min(TERMINAL_BYTES)),
                 None => {
@@ -123,36 +125,76 @@ impl Source {
 }
 
 impl Pipe {
-    fn read(&mut self, ready: usize, wanted: Option<usize>) -> io::Result<Bytes> {
-        if ready >= BUSY_BYTES && !self.enlarged {
+    async fn ready(&self) -> u64 {
+        let pipe = Arc::clone(self.0.get_ref());
+        match pipe.end.events(PollFlags::IN) {
+            Ok(events) if !events.contains(PollFlags::IN) => 0,
+            _ => self.0.get_ref().end.run(move || Ok(ioctl_fionread(&pipe.end)?)).await.unwrap_or(0),
+        }
+    }
+
+    async fn read(&self, wanted: Option<usize>) -> io::Result<Bytes> {
+        let mut guard = self.0.readable().await?;
+        let pipe = self.0.get_ref();
+        let events = pipe.end.events(PollFlags::IN)?;
+        let read = if events.contains(PollFlags::IN) {
+            let reader = Arc::clone(pipe);
+            pipe.end.run(move || reader.take(wanted)).await
+        } else if events.is_empty() {
+            Err(io::ErrorKind::WouldBlock.into())
+        } else {
+            // nobody can write any more
+            Ok(Bytes::new())
+        };
+        if read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            guard.clear_ready();
+        }
+        read
+    }
+}
+
+impl OutputPipe {
+    fn take(&self, wanted: Option<usize>) -> io::Result<Bytes> {
+        let ready = match self.gushes.load(Ordering::Relaxed) {
+            // asking takes the pipe's lock from its writers
+            true => CHUNK_BYTES,
+            false => usize::try_from(ioctl_fionread(&self.end)?).unwrap_or(usize::MAX),
+        };
+        if ready >= BUSY_BYTES && !self.enlarged.swap(true, Ordering::Relaxed) {
             // best effort: the pipes of a user are limited together
-            let _ = fcntl_setpipe_size(self.file.get_ref(), BUSY_PIPE_BYTES);
-            self.enlarged = true;
+            let _ = fcntl_setpipe_size(&self.end, BUSY_PIPE_BYTES);
         }
         let most = ready.clamp(64, CHUNK_BYTES);
         let chunk = match self.kept.as_ref().zip(wanted) {
-            Some(((checkpoint, stream), wanted)) => {
-                let most = most.min(wanted);
-                self.file.try_io(Interest::READABLE, |file| checkpoint.take(*stream, file.as_fd(), most))?
-            }
+            Some(((checkpoint, stream), wanted)) => checkpoint.take(*stream, self.end.as_fd(), most.min(wanted))?,
             None => {
                 let mut chunk = Vec::with_capacity(most);
-                self.file.try_io(Interest::READABLE, |file| {
-                    Ok(rustix::io::read(file, rustix::buffer::spare_capacity(&mut chunk))?)
-                })?;
+                rustix::io::read(&self.end, rustix::buffer::spare_capacity(&mut chunk))?;
                 // so that much memory does not hold little
                 if chunk.len() < most / 2 { Bytes::copy_from_slice(&chunk) } else { chunk.into() }
             }
         };
-        self.gushes = chunk.len() == CHUNK_BYTES;
+        self.gushes.store(chunk.len() == CHUNK_BYTES, Ordering::Relaxed);
         Ok(chunk)
     }
 }
 
+impl AsFd for OutputPipe {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.end.as_fd()
+    }
+}
+
+impl AsRawFd for OutputPipe {
+    fn as_raw_fd(&self) -> RawFd {
+        self.end.as_raw_fd()
+    }
+}
+
 /// Reads and discards what survivors still write, so that writing does not end them; returns when none holds the pipe.
-pub(crate) async fn discard(mut source: Source) {
+pub(crate) async fn discard(source: Source) {
     while source.readable().await.is_ok() {
-        match source.read(None) {
+        match source.read(None).await {
             Ok(chunk) if chunk.is_empty() => return,
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
             // a flood that is not read need not cost a processor
