@@ -184,6 +184,16 @@ impl Agent {
         pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
     }
 
+    /// Its first thread has ended.
+    pub(crate) fn is_dying(&self) -> bool {
+        let stat =
+            self.running.as_ref().map(|running| std::fs::read_to_string(format!("/proc/{}/stat", running.child.id())));
+        // the name before it may have anything in it
+        stat.is_some_and(|stat| {
+            stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
+        })
+    }
+
     pub(crate) fn pid(&self) -> Option<Pid> {
         self.running.as_ref().and_then(|running| Pid::from_raw(i32::try_from(running.child.id()).unwrap_or(0)))
     }

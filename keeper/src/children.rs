@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, Mode, OFlags, fcntl_getfl, fstatfs, openat};
-use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
+use rustix::fs::{CWD, Mode, OFlags, fstatfs, openat};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use telexec_spawn::Step;
 use telexec_spawn::exit::{self, Exit};
@@ -38,6 +37,8 @@ pub(crate) struct Child {
     pub(crate) kill_at: Option<Instant>,
     /// It was killed, since that time had come.
     pub(crate) is_overdue: bool,
+    /// It was stopped, until it is to go on.
+    pub(crate) is_paused: bool,
     /// It does not end with its agent.
     pub(crate) survives: bool,
     /// Nor with this process.
@@ -65,6 +66,7 @@ impl Child {
             holds_all: false,
             kill_at: None,
             is_overdue: false,
+            is_paused: false,
             survives: false,
             outlives: false,
             held: Vec::new(),
@@ -81,6 +83,32 @@ impl Child {
         // it is not reaped, so its numbers are its own
         let _ = kill_process_group(self.pid, Signal::KILL);
         let _ = kill_process(self.pid, Signal::KILL);
+    }
+
+    /// Unless another one has done so.
+    fn pause(&mut self) {
+        let is_frozen = |cgroup: &OwnedFd| {
+            let file = openat(cgroup, FREEZE, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+            file.is_ok_and(|file| {
+                std::io::read_to_string(std::fs::File::from(file)).is_ok_and(|text| text.starts_with('1'))
+            })
+        };
+        if !self.cgroup.as_ref().is_some_and(is_frozen) {
+            self.is_paused = true;
+            self.freeze(true);
+        }
+    }
+
+    /// Stops it and what is with it, or lets it go on.
+    fn freeze(&self, freezes: bool) {
+        let written = self.cgroup.as_ref().map(|cgroup| {
+            let file = openat(cgroup, FREEZE, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+            file.and_then(|file| rustix::io::write(file, if freezes { b"1" } else { b"0" }))
+        });
+        if !matches!(written, Some(Ok(_))) {
+            // it is not reaped, so its number is its own
+            let _ = kill_process_group(self.pid, if freezes { Signal::STOP } else { Signal::CONT });
+        }
     }
 
     /// The next agent is to have it.
@@ -100,8 +128,8 @@ impl Child {
 }
 
 const MAX_LOOKS: u32 = 50;
-/// What a pipe of output holds until the next agent reads it: what anyone may set, see pipe(7).
-const PIPE_BYTES: usize = 1024 * 1024;
+/// See cgroups(7), version 2.
+const FREEZE: &str = "cgroup.freeze";
 /// Until a process that is overdue is killed again: its cgroup may not have been to be had.
 const KILL_DELAY: Duration = Duration::from_secs(1);
 
@@ -217,6 +245,10 @@ impl Children {
         self.all.values()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
     pub(crate) fn numbers(&self) -> Vec<u64> {
         self.all.keys().copied().collect()
     }
@@ -305,7 +337,7 @@ impl Children {
         let mut lost = Lost { killed: 0, ended: Vec::new() };
         for (number, child) in &mut self.all {
             if child.is_to_stay() {
-                child.held.iter().flatten().for_each(make_room);
+                child.held.iter().flatten().for_each(Given::make_room);
                 continue;
             }
             let id = child.id.take();
@@ -323,6 +355,26 @@ impl Children {
         lost
     }
 
+    /// Kills what is to be lost with an agent.
+    pub(crate) fn kill_lost(&self) {
+        let is_lost = |child: &&Child| {
+            child.exit.is_none() && !child.is_to_stay() && (!child.outlives || child.starting.is_some())
+        };
+        self.all.values().filter(is_lost).for_each(Child::kill);
+    }
+
+    /// Stops all until [`resume`](Self::resume). Who waits in the kernel for something other than a disk waits no more.
+    pub(crate) fn pause(&mut self) {
+        self.all.values_mut().filter(|child| child.exit.is_none()).for_each(Child::pause);
+    }
+
+    pub(crate) fn resume(&mut self) {
+        for child in self.all.values_mut().filter(|child| child.is_paused) {
+            child.is_paused = false;
+            child.freeze(false);
+        }
+    }
+
     /// Holds nothing any more, and kills all.
     pub(crate) fn abandon_all(&mut self) {
         self.remembered.clear();
@@ -337,15 +389,6 @@ impl Children {
     /// Kills what does not outlive the agent.
     pub(crate) fn kill_bound(&self) {
         self.all.values().filter(|child| child.exit.is_none() && !child.outlives).for_each(Child::kill);
-    }
-}
-
-/// Of a pipe that is read by nobody until the next agent, if this is one: what is written to it meanwhile takes memory of its
-/// writer's cgroup. A larger one than the system allows is had by root alone.
-fn make_room(file: &Given) {
-    let is_read = fcntl_getfl(file).is_ok_and(|flags| flags & OFlags::ACCMODE == OFlags::RDONLY);
-    if is_read && fcntl_getpipe_size(file).is_ok_and(|size| size < PIPE_BYTES) {
-        let _ = fcntl_setpipe_size(file, PIPE_BYTES);
     }
 }
 

@@ -1,5 +1,5 @@
-//! Descriptors that came from an agent. Closing one may take as long as others like: a socket may linger (socket(7)), a file
-//! system may not answer, and a command may hold the lock of its pipe.
+//! Descriptors that came from an agent. What is done to one may take as long as others like: a socket may linger (socket(7)), a
+//! file system may not answer, and a command may hold the lock of its pipe.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,7 +7,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::sockopt::set_socket_linger;
+use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 
 /// What closes them; `None`: there is to be no thread for that.
 static CLOSER: OnceLock<Closer> = OnceLock::new();
@@ -19,8 +22,10 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 const MAX_THREADS: usize = 1024;
 /// Beyond these, one that has nothing to do ends.
 const MAX_IDLE: usize = 2;
-/// They call nothing but close(2).
+/// They do nothing but call the system.
 const STACK_BYTES: usize = 64 * 1024;
+/// What a pipe of output holds until the next agent reads it: what anyone may set, see pipe(7).
+const PIPE_BYTES: usize = 1024 * 1024;
 
 /// A descriptor. Dropping it closes it: by a thread, in a keeper.
 #[derive(Debug)]
@@ -33,9 +38,16 @@ struct Closer {
     wake: Condvar,
 }
 
+/// What is to be done.
+enum Work {
+    Close(OwnedFd),
+    /// Enlarges a pipe.
+    MakeRoom(OwnedFd),
+}
+
 #[derive(Default)]
 struct State {
-    queue: VecDeque<OwnedFd>,
+    queue: VecDeque<Work>,
     threads: usize,
     /// Of these, those that wait for work.
     idle: usize,
@@ -61,9 +73,9 @@ impl Closer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn close(&'static self, file: OwnedFd) {
+    fn do_soon(&'static self, work: Work) {
         let mut state = self.state();
-        state.queue.push_back(file);
+        state.queue.push_back(work);
         // the one that is woken for the first sees to the others
         if state.queue.len() == 1 || state.idle == 0 {
             self.call(&mut state);
@@ -89,12 +101,15 @@ impl Closer {
     fn work(&'static self) {
         let mut state = self.state();
         loop {
-            if let Some(file) = state.queue.pop_front() {
+            if let Some(work) = state.queue.pop_front() {
                 if !state.queue.is_empty() {
                     self.call(&mut state);
                 }
                 drop(state);
-                close(file);
+                match work {
+                    Work::Close(file) => close(file),
+                    Work::MakeRoom(file) => make_room(file),
+                }
                 state = self.state();
             } else if state.idle < MAX_IDLE {
                 state.idle += 1;
@@ -106,6 +121,14 @@ impl Closer {
             }
         }
     }
+}
+
+fn make_room(pipe: OwnedFd) {
+    if fcntl_getpipe_size(&pipe).is_ok_and(|size| size < PIPE_BYTES) {
+        // best effort: the pipes of a user who is not root are limited together
+        let _ = fcntl_setpipe_size(&pipe, PIPE_BYTES);
+    }
+    close(pipe);
 }
 
 fn close(file: OwnedFd) {
@@ -124,6 +147,18 @@ impl From<OwnedFd> for Given {
 }
 
 impl Given {
+    /// If it is read from, and a pipe: for as long as nobody does that it holds more. What is written to it takes memory of the
+    /// writer's cgroup.
+    pub(crate) fn make_room(&self) {
+        let is_read = fcntl_getfl(self).is_ok_and(|flags| flags & OFlags::ACCMODE == OFlags::RDONLY);
+        if let Some(closer) = CLOSER.get().filter(|_| is_read)
+            && let Ok(pipe) = fcntl_dupfd_cloexec(self, 0)
+        {
+            COUNT.fetch_add(1, Ordering::Relaxed);
+            closer.do_soon(Work::MakeRoom(pipe));
+        }
+    }
+
     /// As any other descriptor, for who trusts the agent.
     pub fn into_inner(mut self) -> Option<OwnedFd> {
         COUNT.fetch_sub(1, Ordering::Relaxed);
@@ -134,7 +169,7 @@ impl Given {
 impl Drop for Given {
     fn drop(&mut self) {
         match (self.0.take(), CLOSER.get()) {
-            (Some(file), Some(closer)) => closer.close(file),
+            (Some(file), Some(closer)) => closer.do_soon(Work::Close(file)),
             (Some(file), None) => close(file),
             (None, _) => {}
         }

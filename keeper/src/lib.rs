@@ -2,7 +2,7 @@
 //!
 //! It starts the agent, and again when that has crashed. It starts what the agent asks for, has the exit statuses, and ends
 //! what was bound to an agent that is gone. It reads no configuration and nothing of the network: one loop, and no step in it that
-//! waits for anyone, but for the agent's program to be loaded. A second thread closes what an agent that is not root has passed.
+//! waits for anyone, but for the agent's program to be loaded. Threads close what an agent has passed.
 //!
 //! `wire` is what both say, and `channel` how it gets to the other; `keeper` is the loop, `children` what was started, `users` as
 //! whom, `agent` the agent's process, `agent_user` what is done for one that is not root, `given` the descriptors that come from

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use rustix::process::{Resource, Signal, getrlimit};
 
+use super::dying::LOOK_DELAY;
 use super::{Keeper, Source};
 use crate::agent::{Next, Past};
 use crate::agent_user::AgentUser;
@@ -35,6 +36,7 @@ impl Keeper {
         let watched = epoll::add(&self.epoll, &running.channel, Source::Channel.data(), epoll::EventFlags::IN)
             .and_then(|()| epoll::add(&self.epoll, &running.pidfd, Source::Agent.data(), epoll::EventFlags::IN));
         watched.inspect_err(|_| self.agent.abandon())?;
+        self.look_at = Some(Instant::now() + LOOK_DELAY);
         self.hand_over();
         Ok(())
     }
@@ -85,6 +87,7 @@ impl Keeper {
         let Some(Past { next, was_asked, was_handed_over, pid, status, pidfd, channel }) = self.agent.ended() else {
             return;
         };
+        self.is_dead();
         self.unwatch(&pidfd);
         self.unwatch(&channel);
         self.backlog.clear();

@@ -1,8 +1,9 @@
-//! The loop: what happens, and what is done about it. `agents` is one agent after the other, `processes` what was
+//! The loop: what happens, and what is done about it. `agents` is one agent after the other, `dying` the end of one, `processes` what was
 //! started, `starts` and `ahead` how that is made, `reports` what the agent is told of it, `reexec` the keeper's own upgrade.
 
 mod agents;
 mod ahead;
+mod dying;
 mod processes;
 mod reexec;
 mod reports;
@@ -22,6 +23,7 @@ use rustix::process::{
 use telexec_spawn::{exit, rlimits};
 
 use self::ahead::Ahead;
+use self::dying::Dying;
 use self::reports::MAX_BACKLOG;
 use crate::agent::Agent;
 use crate::agent_user::{AgentUser, leaders, pid_of};
@@ -43,6 +45,8 @@ const SAY_DELAY: Duration = Duration::from_millis(100);
 const RESOURCE_DELAY: Duration = Duration::from_secs(1);
 /// From a request to end until another one kills an agent that has not.
 const REPEAT_DELAY: Duration = Duration::from_secs(2);
+/// From an agent's handing over until it is looked whether it is dying.
+const HAND_OVER_DELAY: Duration = Duration::from_millis(200);
 /// For an agent to end that has closed the channel.
 const DEAF_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -121,6 +125,10 @@ struct Keeper {
     say_at: Option<Instant>,
     /// The agent has closed the channel: it is ended then, if it has not ended.
     deaf_until: Option<Instant>,
+    /// It is looked then whether the agent is dying.
+    look_at: Option<Instant>,
+    /// The agent is dying.
+    dying: Option<Dying>,
     /// The agent is ended then, if it does not serve.
     ready_by: Option<Instant>,
     /// The keeper executes its program on disk before the next agent starts; given up after this.
@@ -228,6 +236,8 @@ impl Keeper {
             unsaid: None,
             say_at: None,
             deaf_until: None,
+            look_at: None,
+            dying: None,
             ready_by: None,
             reexec_by: None,
             asked_at: None,
@@ -276,6 +286,8 @@ impl Keeper {
             self.closer_at,
             self.say_at,
             self.deaf_until,
+            self.look_at.filter(|_| !self.children.is_empty()),
+            self.dying.map(Dying::due),
             self.ready_by,
             self.starter_until(),
             self.children.next_kill(),
@@ -310,6 +322,12 @@ impl Keeper {
         }
         if is_due(&mut self.deaf_until) {
             self.reject();
+        }
+        if is_due(&mut self.look_at) {
+            self.look_whether_dying();
+        }
+        if let Some(dying) = self.dying.take_if(|dying| dying.due() <= now) {
+            self.help_dying(dying);
         }
         if is_due(&mut self.ready_by) {
             self.replace_agent();
@@ -443,6 +461,7 @@ impl Keeper {
             }
             Request::HandsOver => {
                 self.agent.hands_over();
+                self.look_at = Some(Instant::now() + HAND_OVER_DELAY);
                 self.deaf_until = Some(Instant::now() + DEAF_TIMEOUT);
             }
             Request::Close { id, number } => self.children.forget(id, Some(number)),

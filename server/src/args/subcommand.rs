@@ -16,7 +16,7 @@ use crate::config::ConfigError;
 use crate::invalid::InvalidSetting;
 use crate::policy::Policy;
 use crate::process::agent_user;
-use crate::process::upgrade::{UpgradeError, upgrade};
+use crate::process::upgrade::{UpgradeError, upgrade, upgrade_if_changed};
 use crate::reload::Source;
 use crate::{logging, policy};
 
@@ -58,19 +58,24 @@ telexecd health --timeout 2s unix:///run/telexec/agent.sock"
     },
     /// Have the agent on this machine and its keeper hand over to the programs on disk, without ending executions
     #[command(
-        override_usage = "telexecd [OPTIONS] upgrade",
+        override_usage = "telexecd [OPTIONS] upgrade [--if-changed]",
         after_help = "For agents with a keeper. Detached commands, those in the background, and those of clients that \
 reconnect run on. What is bound to a call gets the shutdown_grace to end by itself, while calls are served as usual.\n\n\
 Use the same --config or environment as the agent, since it is found by its state_dir. If the programs on disk cannot \
 continue what runs, or the configuration is not valid, the agent goes on as it is. To interrupt this does not stop an \
 upgrade that has begun.\n\n\
-Exit codes: 0 the programs on disk have taken over, 1 the agent goes on as it is, 2 invalid command line, 3 there is no \
+Exit codes: 0 the programs on disk have taken over, or nothing has changed, 1 the agent goes on as it is, 2 invalid command line, 3 there is no \
 such agent with a keeper, 4 it has handed over, and no agent serves or its keeper runs its old program, 78 invalid \
 configuration.\n\n\
 Example:\n  \
-telexecd --config /etc/telexec/telexecd.toml upgrade"
+telexecd --config /etc/telexec/telexecd.toml upgrade\n  \
+telexecd --config /etc/telexec/telexecd.toml upgrade --if-changed        as systemctl reload does"
     )]
-    Upgrade,
+    Upgrade {
+        /// Do nothing unless the programs on disk or the configuration file have changed since the agent was started
+        #[arg(long)]
+        if_changed: bool,
+    },
     /// Print the versions of what an agent leaves to the next one
     #[command(hide = true)]
     Formats,
@@ -124,8 +129,9 @@ impl Subcommand {
             Self::Audit(action) => return action.run(out),
             Self::Enroll(enrollment) => return enroll(args, enrollment, out),
             Self::Formats => format!("{}\n", telexec_engine::handover_formats()),
-            Self::Upgrade => match upgrade(&args.config()?) {
-                Ok(pid) => format!("process {pid} has taken over, version {}\n", env!("CARGO_PKG_VERSION")),
+            Self::Upgrade { if_changed } => match upgraded(args, *if_changed)? {
+                Ok(None) => "nothing has changed since the agent was started\n".to_owned(),
+                Ok(Some(pid)) => format!("process {pid} has taken over, version {}\n", env!("CARGO_PKG_VERSION")),
                 Err(error) => {
                     logging::line(&format!("telexecd: {}", error_chain(&error)));
                     return Ok(match &error {
@@ -140,6 +146,12 @@ impl Subcommand {
         out.write_all(text.as_bytes())?;
         Ok(0)
     }
+}
+
+/// `None`: nothing has changed.
+fn upgraded(args: &Args, if_changed: bool) -> Result<Result<Option<i32>, UpgradeError>, ConfigError> {
+    let config = args.config()?;
+    Ok(if if_changed { upgrade_if_changed(&config, args.file()) } else { upgrade(&config).map(Some) })
 }
 
 fn health(

@@ -29,10 +29,14 @@ impl Scene {
     }
 
     async fn upgrade(&self) -> Output {
+        self.upgrade_with(&[]).await
+    }
+
+    async fn upgrade_with(&self, flags: &[&str]) -> Output {
         let mut command = telexecd();
         let [config, state_dir] = ["telexecd.toml", "state"].map(|name| self.agent.directory().join(name));
         command.arg("--config").arg(config).arg("--state-dir").arg(state_dir);
-        command.arg("--listen").arg(self.agent.uri()).args(self.arguments).arg("upgrade");
+        command.arg("--listen").arg(self.agent.uri()).args(self.arguments).arg("upgrade").args(flags);
         command.env_remove("TELEXECD_KEEPER");
         within(tokio::process::Command::from(command).output()).await.unwrap()
     }
@@ -201,6 +205,30 @@ async fn a_program_that_would_not_serve_is_refused_before() {
     std::fs::write(&config, text).unwrap();
     let output = scene.upgrade().await;
     assert!(output.status.success(), "{}{}", said(&output), scene.agent.log());
+}
+
+/// As a reload of the systemd unit asks for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_nothing_has_changed_it_can_be_left_out() {
+    let scene = Scene::start(Agent::builder().kept());
+    let if_changed = async || {
+        let output = scene.upgrade_with(&["--if-changed"]).await;
+        assert!(output.status.success(), "{}", said(&output));
+        (said(&output), serving(&scene.agent).unwrap())
+    };
+    let before = serving(&scene.agent).unwrap();
+    assert_eq!(if_changed().await, ("nothing has changed since the agent was started\n".into(), before));
+    let config = scene.agent.directory().join("telexecd.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, format!("max_executions = 7\n{text}")).unwrap();
+    let (output, next) = if_changed().await;
+    assert!(output.contains(&format!("process {next} has taken over")) && next != before, "{output}");
+    assert_eq!(if_changed().await.1, next);
+    // what would be refused is said
+    std::fs::write(&config, "max_executions = 0").unwrap();
+    let output = scene.upgrade_with(&["--if-changed"]).await;
+    assert!(said(&output).contains("max_executions") && !output.status.success(), "{}", said(&output));
+    assert_eq!(serving(&scene.agent), Some(next));
 }
 
 #[tokio::test(flavor = "multi_thread")]

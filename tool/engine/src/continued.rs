@@ -126,7 +126,7 @@ impl Shared {
             Some(handle) => containment.survives(handle),
             None => containment.leave_alone(),
         }
-        let rests = streams::rests(files, &self.pipes)?;
+        let rests = streams::rests(files, &self.stream_threads)?;
         let retained_for = (!grace.is_zero()).then_some(&*asked.identity);
         let restored = Restored {
             id: id.clone(),
@@ -180,7 +180,7 @@ impl Shared {
         let name = ExecutionName { id: id.clone(), key: Key::inherited(&start.key), identity: identity.clone() };
         // from here on a failure ends it
         let main = self.restored_main((pid, handle), name, start, &info)?;
-        let (ends, first, input) = streams::reopen(files, &checkpoint, unfinished.stdin(), &self.pipes)?;
+        let (ends, first, input) = streams::reopen(files, &checkpoint, unfinished.stdin(), &self.stream_threads)?;
         let (sender, inputs) = unfinished.accepts_input().then(input::channel).unzip();
         let totals = Totals::restored(saved.kept, saved.unkept);
         let retained_for = (!grace.is_zero()).then_some(&*identity);

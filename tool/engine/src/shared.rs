@@ -29,7 +29,7 @@ use crate::spawn::{DirectSpawner, KeeperSpawner, Spawner};
 use crate::state::disk::Disk;
 use crate::state::journal::Journal;
 use crate::state::own_directory;
-use crate::streams::pipe::PipeThreads;
+use crate::streams::end::StreamThreads;
 use crate::workers::Workers;
 use crate::{ContainmentKind, Keeper, LocalConfig};
 
@@ -70,8 +70,8 @@ pub(crate) struct Shared {
     /// Threads for starts: looking a user up, entering a directory and loading a program may take long, or forever, on
     /// a network.
     pub(crate) starters: Workers,
-    /// Threads for the pipes of commands.
-    pub(crate) pipes: PipeThreads,
+    /// Threads for the streams of commands.
+    pub(crate) stream_threads: StreamThreads,
     pub(crate) tracker: TaskTracker,
     /// Ends what runs, and refuses what comes.
     pub(crate) shutdown: CancellationToken,
@@ -159,7 +159,7 @@ impl Shared {
             max_executions: config.max_executions,
             permits: Arc::new(Semaphore::new(config.max_executions as usize)),
             starters: Workers::with_share("start", 1, MAX_STARTS, MAX_STARTS_PER_IDENTITY)?,
-            pipes: PipeThreads::new()?,
+            stream_threads: StreamThreads::new()?,
             tracker: TaskTracker::new(),
             shutdown: CancellationToken::new(),
             hurry: CancellationToken::new(),

@@ -137,7 +137,7 @@ impl Supervisor {
         }
         let checkpoint = self.checkpoint(&command).map_err(prepare)?;
         let Streams { ends, command_ends, held } =
-            streams::open(&command, stdin, checkpoint.as_ref(), &self.shared.pipes).map_err(prepare)?;
+            streams::open(&command, stdin, checkpoint.as_ref(), &self.shared.stream_threads).map_err(prepare)?;
         let (first, exited) = (command.stdin().clone(), CancellationToken::new());
         let (input, mut inputs) = command.accepts_input().then(input::channel).unzip();
         let Ends { stdin, stdout, stderr, terminal } = ends;

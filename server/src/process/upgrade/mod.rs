@@ -4,8 +4,9 @@ mod check;
 mod error;
 
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use telexec_engine::{ServingAgent, send_upgrade, serving_agents};
 use telexec_executor::text::error_chain;
@@ -32,15 +33,48 @@ fn is_replaced(process: u32) -> bool {
 /// # Errors
 /// There is no such agent, or it does not hand over.
 pub fn upgrade(config: &Config) -> Result<i32, UpgradeError> {
-    let state_dir = config.state_dir.as_deref().ok_or(UpgradeError::NoStateDir)?;
-    let unreadable = |source| UpgradeError::StateDir { path: state_dir.to_owned(), source };
-    let agents = |state_dir: &Path| serving_agents(state_dir).map_err(unreadable);
-    let found = agents(state_dir)?;
-    let agent = match &found[..] {
-        [agent] => agent,
-        [] => return Err(UpgradeError::NoAgent { path: state_dir.to_owned() }),
-        several => return Err(UpgradeError::Agents { path: state_dir.to_owned(), count: several.len() }),
+    hand_over(config, &find(config)?)
+}
+
+/// The same if anything has changed since the agent was started: its program, its keeper's, or the configuration `file`.
+/// `None`: nothing has.
+///
+/// # Errors
+/// As [`upgrade`].
+pub fn upgrade_if_changed(config: &Config, file: Option<&Path>) -> Result<Option<i32>, UpgradeError> {
+    let agent = find(config)?;
+    let keeper = agent.keeper();
+    let is_changed = [u32::try_from(agent.pid()).ok(), keeper].into_iter().flatten().any(is_replaced)
+        || file.is_some_and(|file| changed_since(file, agent.start_time()));
+    is_changed.then(|| hand_over(config, &agent)).transpose()
+}
+
+/// By the time of its last change of any kind (ctime of inode(7)): one that takes the place of another may be older.
+fn changed_since(file: &Path, time: SystemTime) -> bool {
+    let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let changed = |file: std::fs::Metadata| {
+        let seconds = u64::try_from(file.ctime()).unwrap_or(0);
+        Duration::new(seconds, u32::try_from(file.ctime_nsec()).unwrap_or(0))
     };
+    std::fs::metadata(file).is_ok_and(|file| changed(file) > since_epoch)
+}
+
+fn agents(state_dir: &Path) -> Result<Vec<ServingAgent>, UpgradeError> {
+    serving_agents(state_dir).map_err(|source| UpgradeError::StateDir { path: state_dir.to_owned(), source })
+}
+
+fn find(config: &Config) -> Result<ServingAgent, UpgradeError> {
+    let state_dir = config.state_dir.as_deref().ok_or(UpgradeError::NoStateDir)?;
+    let mut found = agents(state_dir)?;
+    match (found.pop(), found.len()) {
+        (Some(agent), 0) => Ok(agent),
+        (None, _) => Err(UpgradeError::NoAgent { path: state_dir.to_owned() }),
+        (Some(_), others) => Err(UpgradeError::Agents { path: state_dir.to_owned(), count: others + 1 }),
+    }
+}
+
+fn hand_over(config: &Config, agent: &ServingAgent) -> Result<i32, UpgradeError> {
+    let state_dir = config.state_dir.as_deref().ok_or(UpgradeError::NoStateDir)?;
     let pid = agent.pid();
     let keeper = agent.keeper().ok_or(UpgradeError::NoKeeper(pid))?;
     check_config(keeper, config)?;

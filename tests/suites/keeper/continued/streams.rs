@@ -1,9 +1,9 @@
 //! Their input and output, and what comes with that.
 
-use telexec_executor::{ExecutionId, Executor, ExecutorError, ExitCause, Input, TerminalSize};
-use telexec_tests::{Agent, Gate, Tmux, until, within};
+use telexec_executor::{Command, ExecutionId, Executor, ExecutorError, ExitCause, Input, OnDisconnect, TerminalSize};
+use telexec_tests::{Agent, Gate, Tmux, directory, until, within};
 
-use super::super::crash_and_wait;
+use super::super::{another_serves, crash, crash_and_wait, hand_over_and_wait, serving};
 use super::{detached, rest, started};
 
 fn kept() -> Agent {
@@ -113,6 +113,97 @@ async fn who_sits_at_a_terminal_goes_on_typing() {
     tmux.line("exit 5");
     tmux.shows("code=5\n").await;
     assert_eq!(tmux.settings().await, settings);
+}
+
+/// Copies a byte from its standard input to its output, and holds the lock of that until the next one comes.
+const LOCKED: &str = "import os, socket
+here, there = socket.socketpair()
+os.write(1, b'ready\\n')
+if os.fork() == 0:
+    here.close()
+    while os.read(0, 1): there.send(b'x')
+    os._exit(0)
+there.close()
+while os.splice(here.fileno(), 1, 4096): pass
+os.write(1, b'done\\n')";
+
+/// A thread of the agent waits for the lock of a stream, which no signal ends.
+fn is_held_up(agent: i32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{agent}/task")).unwrap();
+    let stats = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok());
+    stats.into_iter().any(|stat| stat.contains("(stream) D "))
+}
+
+async fn who_holds_up_a_thread_of_its_agent_holds_up_no_next_one(agent: Agent, next: impl AsyncFn(&Agent)) {
+    let command = Command::argv(["python3", "-c", LOCKED]).on_disconnect(OnDisconnect::Detach);
+    let executor = agent.executor().await;
+    let execution = within(executor.execute(command.accepts_input(true).build().unwrap())).await.unwrap();
+    let (id, before, mut bytes) = (execution.id(), serving(&agent).unwrap(), 0);
+    loop {
+        let position = "ready\n".len() as u64 + bytes;
+        until("it was read, or cannot be", async || {
+            is_held_up(before) || executor.get(id).await.unwrap().position >= position
+        })
+        .await;
+        if is_held_up(before) {
+            break;
+        }
+        within(executor.write_input(id, input("x", bytes))).await.unwrap();
+        bytes += 1;
+    }
+    next(&agent).await;
+    let executor = agent.executor().await;
+    within(executor.write_input(id, Input { close: true, ..input("", bytes) })).await.unwrap();
+    let (stdout, _, exited) = rest(&executor, id, 0).await;
+    assert_eq!(
+        stdout,
+        "ready\n".to_owned() + &"x".repeat(usize::try_from(bytes).unwrap()) + "done\n",
+        "{}",
+        agent.log()
+    );
+    assert_eq!(exited.cause, ExitCause::Exited(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_holds_up_an_agent_that_crashes_holds_up_no_next_one() {
+    who_holds_up_a_thread_of_its_agent_holds_up_no_next_one(kept(), crash_and_wait).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_holds_up_an_agent_that_hands_over_holds_up_no_next_one() {
+    who_holds_up_a_thread_of_its_agent_holds_up_no_next_one(kept(), hand_over_and_wait).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn also_where_there_are_no_cgroups() {
+    let agent = Agent::builder().kept().config("containment = \"process-group\"").start();
+    who_holds_up_a_thread_of_its_agent_holds_up_no_next_one(agent, crash_and_wait).await;
+}
+
+/// The pipes take what a command usually writes in that time.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_writes_while_no_agent_is_there_is_not_held_up() {
+    let agent = Agent::builder().kept().config("").start();
+    let (gate, directory) = (Gate::new(), directory());
+    let done = directory.path().join("done");
+    let numbers = "seq 100000; seq 100000 >&2";
+    let text = format!("echo ready; {}; {numbers}; echo > {}", gate.wait(), done.display());
+    let execution = started(&agent, detached(&text)).await;
+    // the next agent waits for its configuration
+    let config = agent.directory().join("telexecd.toml");
+    let settings = std::fs::read(&config).unwrap();
+    std::fs::remove_file(&config).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &config, rustix::fs::Mode::RUSR).unwrap();
+    let before = agent.log().matches("listening on").count();
+    crash(serving(&agent).unwrap());
+    let _open = gate.open();
+    until("all is written", async || done.exists()).await;
+    tokio::task::spawn_blocking(move || std::fs::write(config, settings)).await.unwrap().unwrap();
+    another_serves(&agent, before).await;
+    let (stdout, stderr, exited) = rest(&agent.executor().await, execution.id(), 6).await;
+    let expected: String = (1..=100_000).map(|number| format!("{number}\n")).collect();
+    assert!(stdout == expected && stderr == expected, "{} and {} bytes", stdout.len(), stderr.len());
+    assert_eq!((exited.cause, exited.stdout.incomplete), (ExitCause::Exited(0), false));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -221,7 +221,7 @@ mod tests {
 
     use super::*;
     use crate::process::{children, control};
-    use crate::streams::pipe::PipeThreads;
+    use crate::streams::end::StreamThreads;
     use crate::streams::with_output_in_one_pipe;
     use crate::{start, streams};
 
@@ -352,7 +352,7 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
             let _inside = runtime.enter();
             let command = telexec_executor::Command::argv(["true"]).accepts_input(true).build().unwrap();
-            let threads = PipeThreads::new().unwrap();
+            let threads = StreamThreads::new().unwrap();
             let start = || {
                 let streams = streams::open(&command, None, None, &threads).map_err(start::prepare)?;
                 let spawned = spawner.spawn(&shell("true"), streams.command_ends, spawner.expect());

@@ -4,12 +4,15 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::OFlags;
+use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::directory::DIRECTORY_PREFIX;
 use super::engine_file::{EngineFile, EngineProcess, FILE, boot_id};
+use crate::boot_time::boot_time;
 
 /// An agent that runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +31,13 @@ impl ServingAgent {
     /// Its process.
     pub fn pid(&self) -> i32 {
         self.process.pid
+    }
+
+    /// When its process was started, by the clock of now.
+    pub fn start_time(&self) -> SystemTime {
+        let started = Duration::from_millis(self.process.start_ticks.saturating_mul(1000) / clock_ticks_per_second());
+        let now = SystemTime::now();
+        now.checked_sub(boot_time().saturating_sub(started)).unwrap_or(now)
     }
 
     /// The process of the keeper that has started it; `None`: there is none, and so no other agent takes its place.

@@ -13,7 +13,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 
 use super::InputState;
-use super::pipe::{PipeEnd, PipeThreads};
+use super::end::{StreamEnd, StreamThreads};
 use super::source::{BUSY_BYTES, BUSY_PIPE_BYTES};
 use super::terminal::Terminal;
 use crate::lock::lock;
@@ -39,7 +39,7 @@ pub(crate) enum Sink {
 
 /// The pipe to a command, for who writes to it.
 pub(crate) struct InputPipe {
-    end: PipeEnd,
+    end: StreamEnd,
     enlarged: AtomicBool,
     kept: Option<KeptInput>,
 }
@@ -102,9 +102,9 @@ impl Drop for KeptInput {
 impl Sink {
     /// # Errors
     /// The runtime cannot watch another descriptor.
-    pub(crate) fn pipe(file: Option<OwnedFd>, kept: Option<KeptInput>, threads: &PipeThreads) -> io::Result<Self> {
+    pub(crate) fn pipe(file: Option<OwnedFd>, kept: Option<KeptInput>, threads: &StreamThreads) -> io::Result<Self> {
         let Some(file) = file else { return Ok(Self::Closed) };
-        let pipe = InputPipe { end: PipeEnd::new(file, threads)?, enlarged: AtomicBool::new(false), kept };
+        let pipe = InputPipe { end: StreamEnd::new(file, threads)?, enlarged: AtomicBool::new(false), kept };
         Ok(Self::Pipe { pipe: control::watch_for(Arc::new(pipe), Interest::WRITABLE)?, write: None })
     }
 
@@ -143,8 +143,11 @@ impl Sink {
     }
 
     /// Whether what is written now is not to be seen by who looks at the terminal.
-    fn hides_input(&self) -> bool {
-        matches!(self, Self::Terminal(terminal, _) if terminal.hides_input())
+    async fn hides_input(&self) -> bool {
+        match self {
+            Self::Terminal(terminal, _) => terminal.hides_input().await,
+            Self::Pipe { .. } | Self::Closed => false,
+        }
     }
 }
 
@@ -316,7 +319,7 @@ impl<'a> InputWriter<'a> {
         if self.observers.is_empty() {
             return true;
         }
-        self.observers.input(piece, self.sink.hides_input());
+        self.observers.input(piece, self.sink.hides_input().await);
         self.observers.safe().await
     }
 
@@ -327,7 +330,7 @@ impl<'a> InputWriter<'a> {
         // within a line the first one only ends the line
         let repeats = if self.at_line_start { 1 } else { 2 };
         let typed = match &self.sink {
-            Sink::Terminal(terminal, _) => vec![terminal.end_of_file(); repeats],
+            Sink::Terminal(terminal, _) => vec![terminal.end_of_file().await; repeats],
             Sink::Pipe { .. } | Sink::Closed => Vec::new(),
         };
         if !typed.is_empty() && !self.may_write(&typed).await {

@@ -1,7 +1,7 @@
 //! The standard streams of one command: made before it is started, so that its output is read from its first byte on.
 
+pub(crate) mod end;
 pub(crate) mod input;
-pub(crate) mod pipe;
 pub(crate) mod source;
 pub(crate) mod terminal;
 
@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 use telexec_executor::{Command, OutputStream, TerminalSize};
 use telexec_spawn::Credentials;
 
+use self::end::{StreamEnd, StreamThreads};
 use self::input::{KeptInput, Sink};
-use self::pipe::{PipeEnd, PipeThreads};
 use self::source::{Relay, Source};
 use self::terminal::{Peer, Terminal};
 use crate::state::checkpoint::{Checkpoint, Closed};
@@ -83,11 +83,11 @@ pub(crate) fn open(
     command: &Command,
     given: Option<OwnedFd>,
     checkpoint: Option<&Arc<Checkpoint>>,
-    threads: &PipeThreads,
+    threads: &StreamThreads,
 ) -> io::Result<Streams> {
     match command.terminal() {
         None => pipes(command, given, checkpoint, threads),
-        Some(size) => terminal(size, command, checkpoint),
+        Some(size) => terminal(size, command, checkpoint, threads),
     }
 }
 
@@ -95,7 +95,7 @@ fn pipes(
     command: &Command,
     given: Option<OwnedFd>,
     checkpoint: Option<&Arc<Checkpoint>>,
-    threads: &PipeThreads,
+    threads: &StreamThreads,
 ) -> io::Result<Streams> {
     let with_stdin = !command.stdin().is_empty() || command.accepts_input();
     let (stdin_end, stdin) = match with_stdin.then(pipe).transpose()? {
@@ -123,7 +123,7 @@ fn pipes(
         }
     }
     let source = |pipe, stream| {
-        Source::pipe(PipeEnd::new(pipe, threads)?, checkpoint.map(|checkpoint| (Arc::clone(checkpoint), stream)))
+        Source::pipe(StreamEnd::new(pipe, threads)?, checkpoint.map(|checkpoint| (Arc::clone(checkpoint), stream)))
     };
     let ends = Ends {
         stdin: Sink::pipe(stdin, kept_input, threads)?,
@@ -135,7 +135,12 @@ fn pipes(
     Ok(Streams { ends, command_ends: CommandEnds::Pipes { stdin: stdin_end, stdout, stderr }, held })
 }
 
-fn terminal(size: TerminalSize, command: &Command, checkpoint: Option<&Arc<Checkpoint>>) -> io::Result<Streams> {
+fn terminal(
+    size: TerminalSize,
+    command: &Command,
+    checkpoint: Option<&Arc<Checkpoint>>,
+    threads: &StreamThreads,
+) -> io::Result<Streams> {
     let (this_side, other_side) = terminal::open(size)?;
     let command_ends = CommandEnds::Terminal(above_standard_streams(other_side.as_fd())?);
     let (mut held, mut relay) = (HeldFiles::new(), None);
@@ -153,7 +158,7 @@ fn terminal(size: TerminalSize, command: &Command, checkpoint: Option<&Arc<Check
     }
     // in the order above
     let peer = Peer { file: other_side, kept: checkpoint.map(|checkpoint| (Arc::clone(checkpoint), 2)) };
-    let terminal = Arc::new(Terminal::new(this_side, Some(peer))?);
+    let terminal = Arc::new(Terminal::new(StreamEnd::new(this_side, threads)?, Some(peer))?);
     let ends = Ends {
         stdin: Sink::Terminal(Arc::clone(&terminal), checkpoint.cloned()),
         stdout: Source::Terminal(Arc::clone(&terminal), relay),
@@ -172,7 +177,7 @@ pub(crate) fn reopen(
     mut files: BTreeMap<HeldFile, (u8, OwnedFd)>,
     checkpoint: &Arc<Checkpoint>,
     first: u64,
-    threads: &PipeThreads,
+    threads: &StreamThreads,
 ) -> io::Result<(Ends, Bytes, InputState)> {
     let mut take = |file| files.remove(&file);
     let closed = checkpoint.input_closed()?;
@@ -180,10 +185,11 @@ pub(crate) fn reopen(
     if let Some((_, terminal)) = take(HeldFile::Terminal) {
         let mut need = |file| take(file).map(|(_, file)| file).ok_or_else(missing);
         let (read, write) = (need(HeldFile::RelayRead)?, need(HeldFile::RelayWrite)?);
+        let _ = source::shrink(&read, source::CHUNK_BYTES);
         // it is closed once the command has ended
         let peer = take(HeldFile::Peer);
         let peer = peer.map(|(number, file)| Peer { file, kept: Some((Arc::clone(checkpoint), number)) });
-        let terminal = Arc::new(Terminal::new(terminal, peer)?);
+        let terminal = Arc::new(Terminal::new(StreamEnd::new(terminal, threads)?, peer)?);
         let (committed, at_line_start) = checkpoint.typed()?;
         let left = input.map(|input| input.left(first, committed)).transpose()?.unwrap_or_default();
         let ends = Ends {
@@ -194,7 +200,8 @@ pub(crate) fn reopen(
         };
         return Ok((ends, left, InputState { committed, closed, at_line_start }));
     }
-    let source = |pipe, stream| Source::pipe(PipeEnd::new(pipe, threads)?, Some((Arc::clone(checkpoint), stream)));
+    let source =
+        |pipe, stream| Source::restored_pipe(StreamEnd::new(pipe, threads)?, Some((Arc::clone(checkpoint), stream)));
     let stdout = take(HeldFile::Stdout).ok_or_else(missing)?.1;
     let stderr = take(HeldFile::Stderr).map(|(_, stderr)| source(stderr, OutputStream::Stderr));
     let stdin = take(HeldFile::Stdin);
@@ -221,12 +228,15 @@ pub(crate) fn reopen(
 ///
 /// # Errors
 /// The runtime cannot watch another descriptor.
-pub(crate) fn rests(files: BTreeMap<HeldFile, (u8, OwnedFd)>, threads: &PipeThreads) -> io::Result<Vec<Source>> {
+pub(crate) fn rests(files: BTreeMap<HeldFile, (u8, OwnedFd)>, threads: &StreamThreads) -> io::Result<Vec<Source>> {
     let rest = |(kind, (_, file))| match kind {
         HeldFile::Stdout | HeldFile::Stderr => {
-            Some(PipeEnd::new(file, threads).and_then(|pipe| Source::pipe(pipe, None)))
+            Some(StreamEnd::new(file, threads).and_then(|pipe| Source::restored_pipe(pipe, None)))
         }
-        HeldFile::Terminal => Some(Terminal::new(file, None).map(|terminal| Source::Terminal(terminal.into(), None))),
+        HeldFile::Terminal => {
+            let terminal = StreamEnd::new(file, threads).and_then(|end| Terminal::new(end, None));
+            Some(terminal.map(|terminal| Source::Terminal(terminal.into(), None)))
+        }
         HeldFile::Checkpoint
         | HeldFile::Stdin
         | HeldFile::Input

@@ -5,16 +5,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use rustix::fs::{Mode, OFlags, Uid, fchmod, fchown, fcntl_getfl, fcntl_setfl};
+use rustix::fs::{Mode, Uid, fchmod, fchown};
 use rustix::io::Errno;
 use rustix::pipe::{SpliceFlags, splice};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
-use rustix::termios::{LocalModes, SpecialCodeIndex, Winsize, tcgetattr, tcgetwinsize, tcsetwinsize};
+use rustix::termios::{LocalModes, SpecialCodeIndex, Termios, Winsize, tcgetattr, tcgetwinsize, tcsetwinsize};
 use telexec_executor::{OutputStream, TerminalSize};
 use telexec_spawn::Credentials;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::end::StreamEnd;
 use super::source::Relay;
 use crate::lock::lock;
 use crate::process::control;
@@ -31,7 +32,6 @@ pub(crate) fn open(size: TerminalSize) -> Result<(OwnedFd, OwnedFd), Errno> {
     unlockpt(&this_side)?;
     let other_side = ioctl_tiocgptpeer(&this_side, flags)?;
     tcsetwinsize(&this_side, winsize(size))?;
-    fcntl_setfl(&this_side, fcntl_getfl(&this_side)? | OFlags::NONBLOCK)?;
     Ok((this_side, other_side))
 }
 
@@ -47,7 +47,7 @@ fn winsize(size: TerminalSize) -> Winsize {
 
 /// This side of a command's terminal. Dropping the last owner of it hangs the terminal up.
 pub(crate) struct Terminal {
-    file: AsyncFd<OwnedFd>,
+    file: AsyncFd<StreamEnd>,
     /// The command's side, held open too: a command may close its terminal and open `/dev/tty` later, and without this
     /// the moment in between would look like the end of its output.
     peer: Mutex<Option<Peer>>,
@@ -63,7 +63,7 @@ pub(crate) struct Peer {
 impl Terminal {
     /// # Errors
     /// The runtime cannot watch another descriptor.
-    pub(crate) fn new(file: OwnedFd, peer: Option<Peer>) -> io::Result<Self> {
+    pub(crate) fn new(file: StreamEnd, peer: Option<Peer>) -> io::Result<Self> {
         let file = control::watch_for(file, Interest::READABLE | Interest::WRITABLE)?;
         Ok(Self { file, peer: Mutex::new(peer) })
     }
@@ -90,8 +90,8 @@ impl Terminal {
     }
 
     /// Whether it reads a line without an echo, as programs that ask for a password have it.
-    pub(crate) fn hides_input(&self) -> bool {
-        let modes = tcgetattr(self.file.get_ref()).map(|attributes| attributes.local_modes);
+    pub(crate) async fn hides_input(self: &Arc<Self>) -> bool {
+        let modes = self.attributes().await.map(|attributes| attributes.local_modes);
         modes.is_ok_and(|modes| modes.contains(LocalModes::ICANON) && !modes.contains(LocalModes::ECHO))
     }
 
@@ -165,9 +165,14 @@ impl Terminal {
     }
 
     /// What its user types to end the input: usually Ctrl-D.
-    pub(crate) fn end_of_file(&self) -> u8 {
+    pub(crate) async fn end_of_file(self: &Arc<Self>) -> u8 {
         /// Ctrl-D.
         const EOT: u8 = 4;
-        tcgetattr(self.file.get_ref()).map_or(EOT, |settings| settings.special_codes[SpecialCodeIndex::VEOF])
+        self.attributes().await.map_or(EOT, |settings| settings.special_codes[SpecialCodeIndex::VEOF])
+    }
+
+    async fn attributes(self: &Arc<Self>) -> io::Result<Termios> {
+        let terminal = Arc::clone(self);
+        self.file.get_ref().run(move || Ok(tcgetattr(terminal.file.get_ref())?)).await
     }
 }

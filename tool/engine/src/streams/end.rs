@@ -1,9 +1,9 @@
-//! This side's end of a pipe whose other end a command has.
+//! This side's end of a stream of a command: of a pipe or a terminal.
 //!
-//! Who writes to a pipe, or reads from it, holds its lock meanwhile, and may do so for as long as it likes: a page of its memory
-//! that is to be copied may come from a file system that does not answer, or from userfaultfd(2). So whatever takes that lock is
-//! done by threads that may wait: reading, writing, splice(2), FIONREAD, F_SETPIPE_SZ and close(2). Waiting for an event and
-//! poll(2) do not.
+//! Who writes to a pipe, or reads from it, holds its lock meanwhile, and may do so for as long as it likes: by splice(2) from a
+//! socket on which nothing arrives, or where a page of its memory comes from a file system that does not answer. The same holds
+//! for some of a terminal. So whatever takes such a lock is done by threads that may wait: reading, writing, splice(2), FIONREAD,
+//! F_SETPIPE_SZ, tcgetattr(3) and close(2). Waiting for an event and poll(2) do not.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -15,29 +15,29 @@ use tokio::sync::oneshot;
 
 use crate::workers::Workers;
 
-/// Threads that may wait for the commands of one engine: as many as they hold up, which is at most two for each pipe.
+/// Threads that may wait for the commands of one engine: as many as these hold up, which are two at most for each stream.
 #[derive(Clone)]
-pub(crate) struct PipeThreads(Workers);
+pub(crate) struct StreamThreads(Workers);
 
-impl PipeThreads {
+impl StreamThreads {
     /// # Errors
     /// There can be no thread.
     pub(crate) fn new() -> io::Result<Self> {
-        Workers::new("pipe", 1, usize::MAX).map(Self)
+        Workers::new("stream", 1, usize::MAX).map(Self)
     }
 }
 
-/// An end of a pipe, which reading and writing do not wait for. Dropping it closes it.
-pub(crate) struct PipeEnd {
+/// One end, at which reading and writing do not wait for data or room. Dropping it closes it.
+pub(crate) struct StreamEnd {
     /// Until it is dropped.
     file: Option<OwnedFd>,
-    threads: PipeThreads,
+    threads: StreamThreads,
 }
 
-impl PipeEnd {
+impl StreamEnd {
     /// # Errors
     /// None are known.
-    pub(crate) fn new(file: OwnedFd, threads: &PipeThreads) -> io::Result<Self> {
+    pub(crate) fn new(file: OwnedFd, threads: &StreamThreads) -> io::Result<Self> {
         fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::NONBLOCK)?;
         Ok(Self { file: Some(file), threads: threads.clone() })
     }
@@ -50,12 +50,12 @@ impl PipeEnd {
         Ok(answer.revents())
     }
 
-    /// Has done what may take the lock of the pipe.
+    /// Begins what may wait for a lock.
     pub(crate) fn begin<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> oneshot::Receiver<T> {
         self.threads.0.spawn("", work)
     }
 
-    /// Does what may take the lock of the pipe. If this is dropped, it is done nevertheless if it has begun.
+    /// Does what may wait for a lock. If this is dropped when that has begun, it is done nevertheless.
     ///
     /// # Errors
     /// Its own.
@@ -67,7 +67,7 @@ impl PipeEnd {
     }
 }
 
-impl Drop for PipeEnd {
+impl Drop for StreamEnd {
     fn drop(&mut self) {
         if let Some(file) = self.file.take() {
             self.threads.0.post("", move || drop(file));
@@ -75,14 +75,14 @@ impl Drop for PipeEnd {
     }
 }
 
-impl AsFd for PipeEnd {
+impl AsFd for StreamEnd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // it is taken only by drop
         self.file.as_ref().map_or(rustix::stdio::stdin(), OwnedFd::as_fd)
     }
 }
 
-impl AsRawFd for PipeEnd {
+impl AsRawFd for StreamEnd {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
     }
