@@ -12,6 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::agent_user::AgentUser;
 use crate::channel::Channel;
+use crate::paused::state;
 use crate::{VARIABLE, notify, signals, wire};
 
 /// Between the crashes of an agent that does not live long: doubled from one to the next.
@@ -186,12 +187,7 @@ impl Agent {
 
     /// Its first thread has ended.
     pub(crate) fn is_dying(&self) -> bool {
-        let stat =
-            self.running.as_ref().map(|running| std::fs::read_to_string(format!("/proc/{}/stat", running.child.id())));
-        // the name before it may have anything in it
-        stat.is_some_and(|stat| {
-            stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
-        })
+        self.pid().and_then(state) == Some('Z')
     }
 
     pub(crate) fn pid(&self) -> Option<Pid> {

@@ -37,8 +37,6 @@ pub(crate) struct Child {
     pub(crate) kill_at: Option<Instant>,
     /// It was killed, since that time had come.
     pub(crate) is_overdue: bool,
-    /// It was stopped, until it is to go on.
-    pub(crate) is_paused: bool,
     /// It does not end with its agent.
     pub(crate) survives: bool,
     /// Nor with this process.
@@ -66,7 +64,6 @@ impl Child {
             holds_all: false,
             kill_at: None,
             is_overdue: false,
-            is_paused: false,
             survives: false,
             outlives: false,
             held: Vec::new(),
@@ -83,32 +80,6 @@ impl Child {
         // it is not reaped, so its numbers are its own
         let _ = kill_process_group(self.pid, Signal::KILL);
         let _ = kill_process(self.pid, Signal::KILL);
-    }
-
-    /// Unless another one has done so.
-    fn pause(&mut self) {
-        let is_frozen = |cgroup: &OwnedFd| {
-            let file = openat(cgroup, FREEZE, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-            file.is_ok_and(|file| {
-                std::io::read_to_string(std::fs::File::from(file)).is_ok_and(|text| text.starts_with('1'))
-            })
-        };
-        if !self.cgroup.as_ref().is_some_and(is_frozen) {
-            self.is_paused = true;
-            self.freeze(true);
-        }
-    }
-
-    /// Stops it and what is with it, or lets it go on.
-    fn freeze(&self, freezes: bool) {
-        let written = self.cgroup.as_ref().map(|cgroup| {
-            let file = openat(cgroup, FREEZE, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
-            file.and_then(|file| rustix::io::write(file, if freezes { b"1" } else { b"0" }))
-        });
-        if !matches!(written, Some(Ok(_))) {
-            // it is not reaped, so its number is its own
-            let _ = kill_process_group(self.pid, if freezes { Signal::STOP } else { Signal::CONT });
-        }
     }
 
     /// The next agent is to have it.
@@ -128,8 +99,6 @@ impl Child {
 }
 
 const MAX_LOOKS: u32 = 50;
-/// See cgroups(7), version 2.
-const FREEZE: &str = "cgroup.freeze";
 /// Until a process that is overdue is killed again: its cgroup may not have been to be had.
 const KILL_DELAY: Duration = Duration::from_secs(1);
 
@@ -245,8 +214,9 @@ impl Children {
         self.all.values()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.all.is_empty()
+    /// There may be processes of commands.
+    pub(crate) fn has_any(&self) -> bool {
+        !self.all.is_empty() || !self.remembered.is_empty()
     }
 
     pub(crate) fn numbers(&self) -> Vec<u64> {
@@ -332,12 +302,11 @@ impl Children {
         Some(Held { id, pid: (!child.is_released).then_some(child.pid), exit: child.exit, descriptors })
     }
 
-    /// The agent is gone: what is bound to it is killed, and what is not can write on.
+    /// The agent is gone: what is bound to it is killed.
     pub(crate) fn lose_agent(&mut self) -> Lost {
         let mut lost = Lost { killed: 0, ended: Vec::new() };
         for (number, child) in &mut self.all {
             if child.is_to_stay() {
-                child.held.iter().flatten().for_each(Given::make_room);
                 continue;
             }
             let id = child.id.take();
@@ -361,18 +330,6 @@ impl Children {
             child.exit.is_none() && !child.is_to_stay() && (!child.outlives || child.starting.is_some())
         };
         self.all.values().filter(is_lost).for_each(Child::kill);
-    }
-
-    /// Stops all until [`resume`](Self::resume). Who waits in the kernel for something other than a disk waits no more.
-    pub(crate) fn pause(&mut self) {
-        self.all.values_mut().filter(|child| child.exit.is_none()).for_each(Child::pause);
-    }
-
-    pub(crate) fn resume(&mut self) {
-        for child in self.all.values_mut().filter(|child| child.is_paused) {
-            child.is_paused = false;
-            child.freeze(false);
-        }
     }
 
     /// Holds nothing any more, and kills all.

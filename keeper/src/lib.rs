@@ -6,7 +6,7 @@
 //!
 //! `wire` is what both say, and `channel` how it gets to the other; `keeper` is the loop, `children` what was started, `users` as
 //! whom, `agent` the agent's process, `agent_user` what is done for one that is not root, `given` the descriptors that come from
-//! it, `signals` what other processes ask of this one, `state` what a keeper leaves to the program that takes its place, `exec`
+//! it, `paused` processes that are stopped for a moment, `signals` what other processes ask of this one, `state` what a keeper leaves to the program that takes its place, `exec`
 //! how that begins, `init` what the first process of a machine owes it, `log` its own lines, `syslog` the log of starts.
 
 #![cfg(target_os = "linux")]
@@ -21,6 +21,7 @@ mod init;
 mod keeper;
 pub mod log;
 mod notify;
+mod paused;
 mod signals;
 mod state;
 mod syslog;

@@ -30,6 +30,7 @@ use crate::agent_user::{AgentUser, leaders, pid_of};
 use crate::channel::{ReceiveError, Received};
 use crate::children::{Child, Children};
 use crate::given::{Given, close_by_thread};
+use crate::paused::Paused;
 use crate::signals::Signals;
 use crate::syslog::StartLog;
 use crate::users::Users;
@@ -129,6 +130,8 @@ struct Keeper {
     look_at: Option<Instant>,
     /// The agent is dying.
     dying: Option<Dying>,
+    /// What is stopped for that.
+    paused: Option<Paused>,
     /// The agent is ended then, if it does not serve.
     ready_by: Option<Instant>,
     /// The keeper executes its program on disk before the next agent starts; given up after this.
@@ -238,6 +241,7 @@ impl Keeper {
             deaf_until: None,
             look_at: None,
             dying: None,
+            paused: None,
             ready_by: None,
             reexec_by: None,
             asked_at: None,
@@ -286,8 +290,8 @@ impl Keeper {
             self.closer_at,
             self.say_at,
             self.deaf_until,
-            self.look_at.filter(|_| !self.children.is_empty()),
-            self.dying.map(Dying::due),
+            self.look_at.filter(|_| self.children.has_any()),
+            self.dying.map(|dying| dying.at),
             self.ready_by,
             self.starter_until(),
             self.children.next_kill(),
@@ -326,7 +330,7 @@ impl Keeper {
         if is_due(&mut self.look_at) {
             self.look_whether_dying();
         }
-        if let Some(dying) = self.dying.take_if(|dying| dying.due() <= now) {
+        if let Some(dying) = self.dying.take_if(|dying| dying.at <= now) {
             self.help_dying(dying);
         }
         if is_due(&mut self.ready_by) {
@@ -461,7 +465,7 @@ impl Keeper {
             }
             Request::HandsOver => {
                 self.agent.hands_over();
-                self.look_at = Some(Instant::now() + HAND_OVER_DELAY);
+                self.look_at = self.dying.is_none().then(|| Instant::now() + HAND_OVER_DELAY);
                 self.deaf_until = Some(Instant::now() + DEAF_TIMEOUT);
             }
             Request::Close { id, number } => self.children.forget(id, Some(number)),

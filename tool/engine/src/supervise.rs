@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -32,6 +33,8 @@ use crate::streams::source::Source;
 use crate::streams::{self, Ends, Streams};
 use crate::wait::{RETRY_DELAY, until};
 
+/// After the end: how long input may be on its way.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a reader that does not read is waited for after its call's deadline.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -167,7 +170,9 @@ impl Supervisor {
         }
         self.observers.started(&info);
 
-        let carried = self.carry(output, InputWriter::new(stdin, &self.observers).run(first, inputs.as_mut()));
+        let writing = tokio::sync::Mutex::new(());
+        let input = InputWriter::new(stdin, &self.observers, &writing).run(first, inputs.as_mut());
+        let carried = self.carry(output, input, &writing);
         let (ending, rests) = tokio::join!(self.follow(main, &exited), carried);
         Ok(Concluded { ending, rests, inputs })
     }
@@ -346,25 +351,33 @@ impl Supervisor {
         tokio::join!(output, transcript.keep(&self.shared.registry)).0
     }
 
-    /// Carries both; returns what is left of the output.
+    /// Carries both; returns what is left of the output. `writing`: locked while input is on its way.
     pub(crate) async fn carry(
         &self,
         output: impl Future<Output = Vec<Source>>,
         input: impl Future<Output = ()>,
+        writing: &tokio::sync::Mutex<()>,
     ) -> Vec<Source> {
-        let input = async {
+        let mut input = pin!(async {
             input.await;
             std::future::pending().await
-        };
+        });
         let delivery_timeout = async {
             self.deadline(DELIVERY_TIMEOUT).await;
             self.abandoned.cancel();
             std::future::pending().await
         };
-        tokio::select! {
+        let rests = tokio::select! {
             rests = output => rests,
-            never = input => never,
+            never = &mut input => never,
             never = delivery_timeout => never,
+        };
+        // who has written what the command has got is told so
+        let written = tokio::time::timeout(WRITE_TIMEOUT, writing.lock());
+        tokio::select! {
+            biased;
+            never = input => never,
+            _ = written => rests,
         }
     }
 

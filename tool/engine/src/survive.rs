@@ -45,14 +45,15 @@ impl Supervisor {
         drop(terminal);
         let exited = CancellationToken::new();
         let output = self.carry_output(stdout, stderr, &exited);
-        let mut writer = InputWriter::restored(stdin, input, &self.observers);
+        let writing = tokio::sync::Mutex::new(());
+        let mut writer = InputWriter::restored(stdin, input, &self.observers, &writing);
         let write = async {
             if input.closed == Closed::Begun {
                 writer.close().await;
             }
             writer.run(first, inputs.as_mut()).await;
         };
-        let carried = self.carry(output, write);
+        let carried = self.carry(output, write, &writing);
         let (ending, rests) = tokio::join!(self.follow(main, &exited), carried);
         Concluded { ending, rests, inputs }
     }

@@ -105,11 +105,6 @@ impl Workers {
         answered
     }
 
-    /// The same, without an answer.
-    pub(crate) fn post(&self, owner: &str, work: impl FnOnce() + Send + 'static) {
-        self.handle.pool.queue(owner, Box::new(work));
-    }
-
     /// Does work in the turn of `owner` and waits for it. If this is dropped before its turn has come, it is not done,
     /// and nothing of it is kept.
     ///

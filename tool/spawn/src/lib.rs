@@ -11,6 +11,7 @@
 
 mod child;
 mod clone;
+pub mod elastic_pool;
 pub mod exit;
 pub mod private;
 pub mod rlimits;

@@ -56,7 +56,8 @@ fn changed_since(file: &Path, time: SystemTime) -> bool {
         let seconds = u64::try_from(file.ctime()).unwrap_or(0);
         Duration::new(seconds, u32::try_from(file.ctime_nsec()).unwrap_or(0))
     };
-    std::fs::metadata(file).is_ok_and(|file| changed(file) > since_epoch)
+    let [of_file, of_link] = [std::fs::metadata(file), std::fs::symlink_metadata(file)];
+    [of_file, of_link].into_iter().flatten().any(|file| changed(file) > since_epoch)
 }
 
 fn agents(state_dir: &Path) -> Result<Vec<ServingAgent>, UpgradeError> {

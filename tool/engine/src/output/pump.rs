@@ -3,6 +3,8 @@
 //! A pipe is read only when there is room in the transcript, so what cannot be delivered yet stays in the pipe and
 //! slows the command down: memory is bounded, whatever it prints.
 
+use std::io;
+use std::pin::pin;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -29,6 +31,8 @@ const TAIL_IDLE_TIMEOUT: Duration = Duration::from_millis(50);
 /// After the exit, while a survivor holds a pipe: how long it is read at the most.
 const TAIL_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// A command that holds up who reads one stream holds up no longer who reads the other.
+const TURN_TIMEOUT: Duration = Duration::from_millis(50);
 /// After the exit: how long one chunk may take to be read.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -52,6 +56,9 @@ pub(crate) struct Pump<'a> {
     /// waited for any more.
     pub(crate) turn: tokio::sync::Mutex<bool>,
 }
+
+/// True: what has it is not waited for any more.
+type Turn<'a> = tokio::sync::MutexGuard<'a, bool>;
 
 /// What was read of standard output and standard error so far. It is right even if the pump is dropped early: a stream
 /// is incomplete until its end was read, and a chunk counts as dropped until it was added.
@@ -117,29 +124,15 @@ impl Pump<'_> {
             if !self.wait_readable(&source, &mut tail).await {
                 return Some(source);
             }
-            // what is kept for the next agent, and what readers get, are in the same order
-            let mut turn = match self.turn.try_lock() {
-                Ok(turn) => turn,
-                Err(_) => self.turn.lock().await,
-            };
-            if *turn {
-                return Some(source);
-            }
-            let read = tokio::select! {
-                biased;
-                read = source.read(is_wanted.then(|| self.left(stream))) => read,
-                () = self.read_timeout() => {
-                    *turn = true;
-                    return Some(source);
-                }
-            };
+            let wanted = is_wanted.then(|| self.left(stream));
+            let Some((read, turn)) = self.read(&source, wanted).await else { return Some(source) };
             let chunk = match read {
                 Ok(chunk) if chunk.is_empty() => {
                     self.totals.lock(stream).incomplete = false;
                     return None;
                 }
                 Ok(chunk) => chunk,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(_) => return None,
             };
             if self.is_paced {
@@ -159,6 +152,38 @@ impl Pump<'_> {
             }
             self.forward(is_wanted && is_safe, chunk, stream);
             drop(turn);
+        }
+    }
+
+    /// Reads a chunk, and takes the turn; `None`: it is not waited for any more.
+    async fn read<'a>(&'a self, source: &Source, wanted: Option<usize>) -> Option<(io::Result<Bytes>, Turn<'a>)> {
+        let mut turn = self.turn().await;
+        if *turn {
+            return None;
+        }
+        // what is kept for the next agent, and what readers get, are in the same order
+        let is_kept = self.transcript.checkpoint().is_some();
+        let mut read = pin!(source.read(wanted));
+        tokio::select! {
+            biased;
+            read = &mut read => return Some((read, turn)),
+            () = self.read_timeout() => {
+                *turn = true;
+                return None;
+            }
+            () = tokio::time::sleep(TURN_TIMEOUT), if !is_kept => drop(turn),
+        }
+        tokio::select! {
+            biased;
+            read = &mut read => Some((read, self.turn().await)),
+            () = self.read_timeout() => None,
+        }
+    }
+
+    async fn turn(&self) -> Turn<'_> {
+        match self.turn.try_lock() {
+            Ok(turn) => turn,
+            Err(_) => self.turn.lock().await,
         }
     }
 
@@ -219,8 +244,8 @@ impl Pump<'_> {
         }
         if tail.is_none() {
             source.close_peer();
-            let owed = tokio::time::timeout(READ_TIMEOUT, source.ready()).await;
-            *tail = Some(Tail::new(owed.unwrap_or(0)));
+            let Ok(owed) = tokio::time::timeout(READ_TIMEOUT, source.ready()).await else { return false };
+            *tail = Some(Tail::new(owed));
         }
         match tail.as_ref().and_then(Tail::deadline) {
             None => source.readable().await.is_ok(),

@@ -1,29 +1,33 @@
 //! This side's end of a stream of a command: of a pipe or a terminal.
 //!
 //! Who writes to a pipe, or reads from it, holds its lock meanwhile, and may do so for as long as it likes: by splice(2) from a
-//! socket on which nothing arrives, or where a page of its memory comes from a file system that does not answer. The same holds
-//! for some of a terminal. So whatever takes such a lock is done by threads that may wait: reading, writing, splice(2), FIONREAD,
-//! F_SETPIPE_SZ, tcgetattr(3) and close(2). Waiting for an event and poll(2) do not.
+//! socket on which nothing arrives, or where a page of its memory comes from a file system that does not answer. So whatever takes
+//! that lock is done by threads that may wait: reading, writing, splice(2), FIONREAD, F_SETPIPE_SZ and close(2). Waiting for an
+//! event and poll(2) do not. Of a terminal the command can hold up tcgetattr(3) and close(2) alone.
 
 use std::io;
+use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use telexec_spawn::elastic_pool::ElasticPool;
 
 use tokio::sync::oneshot;
 
-use crate::workers::Workers;
+/// Reading and writing takes no more processors than this.
+const MAX_CORE: usize = 8;
 
-/// Threads that may wait for the commands of one engine: as many as these hold up, which are two at most for each stream.
+/// Threads that may wait for the commands of one engine: a few, and as many as these hold up, a few for each stream.
 #[derive(Clone)]
-pub(crate) struct StreamThreads(Workers);
+pub(crate) struct StreamThreads(ElasticPool);
 
 impl StreamThreads {
     /// # Errors
     /// There can be no thread.
     pub(crate) fn new() -> io::Result<Self> {
-        Workers::new("stream", 1, usize::MAX).map(Self)
+        let core = std::thread::available_parallelism().map_or(1, NonZero::get);
+        ElasticPool::new("stream", core.min(MAX_CORE)).map(Self)
     }
 }
 
@@ -52,10 +56,12 @@ impl StreamEnd {
 
     /// Begins what may wait for a lock.
     pub(crate) fn begin<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> oneshot::Receiver<T> {
-        self.threads.0.spawn("", work)
+        let (answer, answered) = oneshot::channel();
+        self.threads.0.run(move || drop(answer.send(work())));
+        answered
     }
 
-    /// Does what may wait for a lock. If this is dropped when that has begun, it is done nevertheless.
+    /// Does what may wait for a lock; also if this is dropped.
     ///
     /// # Errors
     /// Its own.
@@ -63,14 +69,14 @@ impl StreamEnd {
         &self,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        self.threads.0.run("", work).await.map_err(io::Error::other)?
+        self.begin(work).await.map_err(io::Error::other)?
     }
 }
 
 impl Drop for StreamEnd {
     fn drop(&mut self) {
         if let Some(file) = self.file.take() {
-            self.threads.0.post("", move || drop(file));
+            self.threads.0.run(move || drop(file));
         }
     }
 }

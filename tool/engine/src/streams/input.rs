@@ -119,11 +119,17 @@ impl Sink {
 
     /// Writes some of the bytes, which come after `before` others and may begin a line. Cancelling this may write some
     /// nevertheless: see [`settle`](Self::settle).
-    async fn write(&mut self, bytes: &Bytes, before: u64, at_line_start: bool) -> io::Result<usize> {
+    async fn write(
+        &mut self,
+        bytes: &Bytes,
+        (before, at_line_start): (u64, bool),
+        writing: &tokio::sync::Mutex<()>,
+    ) -> io::Result<usize> {
         match self {
             Self::Pipe { pipe, write } => loop {
                 let mut guard = pipe.writable().await?;
                 let (writer, bytes) = (Arc::clone(pipe.get_ref()), bytes.clone());
+                let _writing = writing.lock().await;
                 *write = Some(pipe.get_ref().end.begin(move || writer.write(&bytes)));
                 match written(write).await {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
@@ -224,6 +230,8 @@ pub(crate) struct InputWriter<'a> {
     sink: Sink,
     /// Get what the command gets.
     observers: &'a Observers,
+    /// Locked while a write is on its way.
+    writing: &'a tokio::sync::Mutex<()>,
     /// Bytes that the command has got.
     committed: u64,
     /// No more comes.
@@ -235,14 +243,19 @@ pub(crate) struct InputWriter<'a> {
 }
 
 impl<'a> InputWriter<'a> {
-    pub(crate) fn new(sink: Sink, observers: &'a Observers) -> Self {
-        Self { sink, observers, committed: 0, closed: false, broken: false, at_line_start: true }
+    pub(crate) fn new(sink: Sink, observers: &'a Observers, writing: &'a tokio::sync::Mutex<()>) -> Self {
+        Self { sink, observers, writing, committed: 0, closed: false, broken: false, at_line_start: true }
     }
 
     /// For a command that an earlier agent has written to.
-    pub(crate) fn restored(sink: Sink, state: InputState, observers: &'a Observers) -> Self {
+    pub(crate) fn restored(
+        sink: Sink,
+        state: InputState,
+        observers: &'a Observers,
+        writing: &'a tokio::sync::Mutex<()>,
+    ) -> Self {
         let InputState { committed, closed, at_line_start } = state;
-        Self { sink, observers, committed, closed: closed == Closed::Yes, broken: false, at_line_start }
+        Self { sink, observers, writing, committed, closed: closed == Closed::Yes, broken: false, at_line_start }
     }
 
     /// Writes what the command starts with, then what comes; returns when no more can come.
@@ -302,7 +315,7 @@ impl<'a> InputWriter<'a> {
                 self.broken = true;
             }
             while !piece.is_empty() && !self.broken {
-                match self.sink.write(&piece, self.committed, self.at_line_start).await {
+                match self.sink.write(&piece, (self.committed, self.at_line_start), self.writing).await {
                     Ok(written) => {
                         self.committed += written as u64;
                         self.at_line_start = ends_line(piece.get(..written));

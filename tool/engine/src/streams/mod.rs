@@ -185,7 +185,6 @@ pub(crate) fn reopen(
     if let Some((_, terminal)) = take(HeldFile::Terminal) {
         let mut need = |file| take(file).map(|(_, file)| file).ok_or_else(missing);
         let (read, write) = (need(HeldFile::RelayRead)?, need(HeldFile::RelayWrite)?);
-        let _ = source::shrink(&read, source::CHUNK_BYTES);
         // it is closed once the command has ended
         let peer = take(HeldFile::Peer);
         let peer = peer.map(|(number, file)| Peer { file, kept: Some((Arc::clone(checkpoint), number)) });
@@ -200,8 +199,7 @@ pub(crate) fn reopen(
         };
         return Ok((ends, left, InputState { committed, closed, at_line_start }));
     }
-    let source =
-        |pipe, stream| Source::restored_pipe(StreamEnd::new(pipe, threads)?, Some((Arc::clone(checkpoint), stream)));
+    let source = |pipe, stream| Source::pipe(StreamEnd::new(pipe, threads)?, Some((Arc::clone(checkpoint), stream)));
     let stdout = take(HeldFile::Stdout).ok_or_else(missing)?.1;
     let stderr = take(HeldFile::Stderr).map(|(_, stderr)| source(stderr, OutputStream::Stderr));
     let stdin = take(HeldFile::Stdin);
@@ -231,7 +229,7 @@ pub(crate) fn reopen(
 pub(crate) fn rests(files: BTreeMap<HeldFile, (u8, OwnedFd)>, threads: &StreamThreads) -> io::Result<Vec<Source>> {
     let rest = |(kind, (_, file))| match kind {
         HeldFile::Stdout | HeldFile::Stderr => {
-            Some(StreamEnd::new(file, threads).and_then(|pipe| Source::restored_pipe(pipe, None)))
+            Some(StreamEnd::new(file, threads).and_then(|pipe| Source::pipe(pipe, None)))
         }
         HeldFile::Terminal => {
             let terminal = StreamEnd::new(file, threads).and_then(|end| Terminal::new(end, None));

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rustix::event::PollFlags;
-use rustix::io::{Errno, ioctl_fionread};
-use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
+use rustix::io::ioctl_fionread;
+use rustix::pipe::fcntl_setpipe_size;
 use telexec_executor::OutputStream;
 use tokio::io::unix::AsyncFd;
 
@@ -41,8 +41,6 @@ pub(crate) struct Pipe(AsyncFd<Arc<OutputPipe>>);
 pub(crate) struct OutputPipe {
     end: StreamEnd,
     enlarged: AtomicBool,
-    /// The keeper may have enlarged it much, for a time without an agent: the pipes of a user are limited together.
-    is_large: AtomicBool,
     /// The last chunk was as long as chunks are.
     gushes: AtomicBool,
     /// Where what is read is kept for the next agent.
@@ -75,21 +73,8 @@ impl Source {
     /// # Errors
     /// The runtime cannot watch another descriptor.
     pub(crate) fn pipe(end: StreamEnd, kept: Option<(Arc<Checkpoint>, OutputStream)>) -> io::Result<Self> {
-        Self::pipe_of(end, kept, false)
-    }
-
-    /// The same of an earlier agent.
-    ///
-    /// # Errors
-    /// As [`pipe`](Self::pipe).
-    pub(crate) fn restored_pipe(end: StreamEnd, kept: Option<(Arc<Checkpoint>, OutputStream)>) -> io::Result<Self> {
-        Self::pipe_of(end, kept, true)
-    }
-
-    fn pipe_of(end: StreamEnd, kept: Option<(Arc<Checkpoint>, OutputStream)>, is_large: bool) -> io::Result<Self> {
-        let [enlarged, is_large, gushes] = [false, is_large, false].map(AtomicBool::new);
-        let pipe = OutputPipe { end, enlarged, is_large, gushes, kept };
-        Ok(Self::Pipe(Pipe(control::watch(Arc::new(pipe))?)))
+        let [enlarged, gushes] = [false; 2].map(AtomicBool::new);
+        Ok(Self::Pipe(Pipe(control::watch(Arc::new(OutputPipe { end, enlarged, gushes, kept }))?)))
     }
 
     pub(crate) async fn readable(&self) -> io::Result<()> {
@@ -151,7 +136,11 @@ impl Pipe {
     async fn read(&self, wanted: Option<usize>) -> io::Result<Bytes> {
         let mut guard = self.0.readable().await?;
         let pipe = self.0.get_ref();
-        let events = pipe.end.events(PollFlags::IN)?;
+        let mut events = pipe.end.events(PollFlags::IN)?;
+        if events == PollFlags::HUP {
+            // the kernel looks for output before it looks for writers: the last one may have written between
+            events = pipe.end.events(PollFlags::IN)?;
+        }
         let read = if events.contains(PollFlags::IN) {
             let reader = Arc::clone(pipe);
             pipe.end.run(move || reader.take(wanted)).await
@@ -179,10 +168,6 @@ impl OutputPipe {
             // best effort: the pipes of a user are limited together
             let _ = fcntl_setpipe_size(&self.end, BUSY_PIPE_BYTES);
         }
-        if self.is_large.load(Ordering::Relaxed) {
-            // one that holds more keeps its size
-            self.is_large.store(shrink(&self.end, BUSY_PIPE_BYTES).is_err(), Ordering::Relaxed);
-        }
         let most = ready.clamp(64, CHUNK_BYTES);
         let chunk = match self.kept.as_ref().zip(wanted) {
             Some(((checkpoint, stream), wanted)) => checkpoint.take(*stream, self.end.as_fd(), most.min(wanted))?,
@@ -196,14 +181,6 @@ impl OutputPipe {
         self.gushes.store(chunk.len() == CHUNK_BYTES, Ordering::Relaxed);
         Ok(chunk)
     }
-}
-
-/// Gives a pipe back what it has more than this.
-pub(super) fn shrink(pipe: impl AsFd + Copy, most: usize) -> Result<(), Errno> {
-    if fcntl_getpipe_size(pipe)? > most {
-        fcntl_setpipe_size(pipe, most)?;
-    }
-    Ok(())
 }
 
 impl AsFd for OutputPipe {
