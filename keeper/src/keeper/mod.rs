@@ -7,6 +7,7 @@ mod dying;
 mod processes;
 mod reexec;
 mod reports;
+mod source;
 mod starts;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -25,6 +26,7 @@ use telexec_spawn::{exit, rlimits};
 use self::ahead::Ahead;
 use self::dying::Dying;
 use self::reports::MAX_BACKLOG;
+use self::source::Source;
 use crate::agent::Agent;
 use crate::agent_user::{AgentUser, leaders, pid_of};
 use crate::channel::{ReceiveError, Received};
@@ -147,44 +149,6 @@ struct Keeper {
     /// The agent is to end as soon as it serves.
     stop_when_ready: Option<Signal>,
     code: Option<u8>,
-}
-
-/// Where an event comes from.
-#[derive(Clone, Copy)]
-enum Source {
-    Signals,
-    Channel,
-    Agent,
-    Start(u64),
-    End(u64),
-    Starter,
-}
-
-impl Source {
-    fn data(self) -> epoll::EventData {
-        let (kind, number) = match self {
-            Self::Signals => (0, 0),
-            Self::Channel => (1, 0),
-            Self::Agent => (2, 0),
-            Self::Start(number) => (3, number),
-            Self::End(number) => (4, number),
-            Self::Starter => (5, 0),
-        };
-        epoll::EventData::new_u64(number << 3 | kind)
-    }
-
-    fn of(data: epoll::EventData) -> Option<Self> {
-        let (kind, number) = (data.u64() & 7, data.u64() >> 3);
-        match kind {
-            0 => Some(Self::Signals),
-            1 => Some(Self::Channel),
-            2 => Some(Self::Agent),
-            3 => Some(Self::Start(number)),
-            4 => Some(Self::End(number)),
-            5 => Some(Self::Starter),
-            _ => None,
-        }
-    }
 }
 
 /// Without these there is no loop.

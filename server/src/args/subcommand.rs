@@ -67,7 +67,7 @@ upgrade that has begun.\n\n\
 Exit codes: 0 the programs on disk have taken over, or nothing has changed, 1 the agent goes on as it is, 2 invalid command line, 3 there is no \
 such agent with a keeper, 4 it has handed over, and no agent serves or its keeper runs its old program, 78 invalid \
 configuration.\n\n\
-Example:\n  \
+Examples:\n  \
 telexecd --config /etc/telexec/telexecd.toml upgrade\n  \
 telexecd --config /etc/telexec/telexecd.toml upgrade --if-changed        as systemctl reload does"
     )]
