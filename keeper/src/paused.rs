@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -39,13 +39,11 @@ impl Paused {
         }
     }
 
-    /// Stops all other descendants of this process but for these children of it, unless they are stopped already.
+    /// Stops all other descendants of this process but for these children of it, unless they are stopped already. Parents come
+    /// first: a shell that sees its children stop takes the terminal from them.
     pub(crate) fn stop_others(&mut self, spared: &[Pid]) {
-        for pid in descendants(spared) {
-            let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
-            // after that, since the number may have been given out again
-            let is_descendant = descendants(spared).contains(&pid);
-            if is_descendant && !is_stopped(pid) && !self.is_frozen(pid) {
+        for (pid, pidfd) in opened_descendants(spared) {
+            if !is_stopped(pid) && !self.is_frozen(pid) {
                 let _ = pidfd_send_signal(&pidfd, Signal::STOP);
                 self.stopped.push(Stopped { pid, pidfd });
             }
@@ -57,14 +55,15 @@ impl Paused {
         for cgroup in self.frozen.iter().filter(|cgroup| !cgroup.read("cgroup.events").contains("frozen 1")) {
             cgroup.write("cgroup.kill", b"1");
         }
-        for process in self.stopped.iter().filter(|process| !is_stopped(process.pid)) {
+        let may_be_why = |process: &&Stopped| !is_stopped(process.pid) && !waits_for_child(process.pid);
+        for process in self.stopped.iter().filter(may_be_why) {
             let _ = pidfd_send_signal(&process.pidfd, Signal::KILL);
         }
     }
 
     pub(crate) fn resume(self) {
-        // in this order, what was sent to one that was frozen has no effect
-        for process in self.stopped {
+        // in this order, what was sent to one that was frozen has no effect; and children go on before their parents see them
+        for process in self.stopped.into_iter().rev() {
             let _ = pidfd_send_signal(&process.pidfd, Signal::CONT);
         }
         for cgroup in self.frozen {
@@ -76,9 +75,7 @@ impl Paused {
         let cgroups = fs::read_to_string(format!("/proc/{}/cgroup", pid.as_raw_nonzero())).unwrap_or_default();
         let Some(path) = cgroups.lines().find_map(|line| line.strip_prefix("0::/")) else { return false };
         let is_in = |cgroup: &Frozen| {
-            std::path::Path::new(path)
-                .ancestors()
-                .any(|path| !path.as_os_str().is_empty() && cgroup.path.ends_with(path))
+            Path::new(path).ancestors().any(|path| path.components().count() > 1 && cgroup.path.ends_with(path))
         };
         self.frozen.iter().any(is_in)
     }
@@ -98,21 +95,31 @@ impl Frozen {
 
 /// Kills all descendants of this process but for these children of it.
 pub(crate) fn kill_descendants(spared: &[Pid]) {
-    for pid in descendants(spared) {
-        if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
-            && descendants(spared).contains(&pid)
-        {
-            let _ = pidfd_send_signal(pidfd, Signal::KILL);
-        }
+    for (_, pidfd) in opened_descendants(spared) {
+        let _ = pidfd_send_signal(pidfd, Signal::KILL);
     }
 }
 
-/// Of this process, but for these children of it and theirs; as far as the kernel lists them.
-fn descendants(spared: &[Pid]) -> HashSet<Pid> {
-    let (mut found, mut next) = (HashSet::new(), vec![rustix::process::getpid()]);
-    while let Some(parent) = next.pop() {
-        let new = children(parent).into_iter().filter(|pid| !spared.contains(pid) && found.insert(*pid));
-        next.extend(new);
+/// By their descriptors, one after the other.
+fn opened_descendants(spared: &[Pid]) -> impl Iterator<Item = (Pid, OwnedFd)> {
+    let all = descendants(spared);
+    let known: HashSet<_> = all.iter().copied().chain([rustix::process::getpid()]).collect();
+    all.into_iter().filter_map(move |pid| {
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        // after that, since the number may have been given out again
+        known.contains(&parent(pid)?).then_some((pid, pidfd))
+    })
+}
+
+/// Of this process, but for these children of it and theirs; parents before their children. As far as the kernel lists them.
+fn descendants(spared: &[Pid]) -> Vec<Pid> {
+    let mut found = children(rustix::process::getpid());
+    found.retain(|pid| !spared.contains(pid));
+    let mut known: HashSet<_> = found.iter().copied().collect();
+    let mut at = 0;
+    while let Some(parent) = found.get(at) {
+        found.extend(children(*parent).into_iter().filter(|pid| known.insert(*pid)));
+        at += 1;
     }
     found
 }
@@ -126,14 +133,36 @@ fn children(parent: Pid) -> Vec<Pid> {
         .collect()
 }
 
-/// By a signal, or ended.
+/// All of its threads are, by a signal; or have ended.
 fn is_stopped(pid: Pid) -> bool {
-    state(pid).is_none_or(|state| ['T', 't', 'Z', 'X'].contains(&state))
+    let threads = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).into_iter().flatten().flatten();
+    let states = threads.filter_map(|thread| state_in(&thread.path()));
+    states.into_iter().all(|state| ['T', 't', 'Z', 'X'].contains(&state))
+}
+
+/// See vfork(2): it cannot be stopped before its child can.
+fn waits_for_child(pid: Pid) -> bool {
+    let wait = fs::read_to_string(format!("/proc/{}/wchan", pid.as_raw_nonzero()));
+    wait.is_ok_and(|wait| wait.contains("fork") || wait.contains("clone"))
 }
 
 /// As proc_pid_stat(5) has it; `None`: there is no such process.
 pub(crate) fn state(pid: Pid) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    state_in(Path::new(&format!("/proc/{}", pid.as_raw_nonzero())))
+}
+
+fn parent(pid: Pid) -> Option<Pid> {
+    let stat = stat(Path::new(&format!("/proc/{}", pid.as_raw_nonzero())))?;
+    Pid::from_raw(stat.split_whitespace().nth(1)?.parse().ok()?)
+}
+
+fn state_in(directory: &Path) -> Option<char> {
+    stat(directory)?.chars().next()
+}
+
+/// From the state on.
+fn stat(directory: &Path) -> Option<String> {
+    let stat = fs::read_to_string(directory.join("stat")).ok()?;
     // the name before it may have anything in it
-    stat.rsplit(')').next()?.trim_start().chars().next()
+    Some(stat.rsplit(')').next()?.trim_start().to_owned())
 }

@@ -238,6 +238,10 @@ impl Keeper {
                     Some(Source::Starter) => self.hear_starter(),
                     None => {}
                 }
+                // what is asked for now changes nothing
+                if self.code.is_some() {
+                    break;
+                }
             }
             self.do_what_is_due();
             if let Some(code) = self.code {

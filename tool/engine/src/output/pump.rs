@@ -31,8 +31,8 @@ const TAIL_IDLE_TIMEOUT: Duration = Duration::from_millis(50);
 /// After the exit, while a survivor holds a pipe: how long it is read at the most.
 const TAIL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A command that holds up who reads one stream holds up no longer who reads the other.
-const TURN_TIMEOUT: Duration = Duration::from_millis(50);
+/// A command that holds up who reads one of its streams holds up who reads the other for no longer.
+const TURN_TIMEOUT: Duration = Duration::from_secs(1);
 /// After the exit: how long one chunk may take to be read.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
