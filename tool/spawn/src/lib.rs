@@ -6,6 +6,8 @@
 //! as by [`vfork`] on behalf of such a process, ahead of time.
 //!
 //! A child that was made is its caller's to reap.
+//!
+//! [`elastic_pool`] has threads for calls that others may hold up.
 
 #![cfg(target_os = "linux")]
 

@@ -4,7 +4,6 @@
 //! slows the command down: memory is bounded, whatever it prints.
 
 use std::io;
-use std::pin::pin;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -155,36 +154,35 @@ impl Pump<'_> {
         }
     }
 
-    /// Reads a chunk, and takes the turn; `None`: it is not waited for any more.
-    async fn read<'a>(&'a self, source: &Source, wanted: Option<usize>) -> Option<(io::Result<Bytes>, Turn<'a>)> {
+    /// Reads a chunk in turn; `None`: it is not waited for any more.
+    async fn read<'a>(
+        &'a self,
+        source: &Source,
+        wanted: Option<usize>,
+    ) -> Option<(io::Result<Bytes>, Option<Turn<'a>>)> {
         let mut turn = self.turn().await;
-        if *turn {
+        if turn.as_ref().is_some_and(|is_stuck| **is_stuck) {
             return None;
         }
-        // what is kept for the next agent, and what readers get, are in the same order
-        let is_kept = self.transcript.checkpoint().is_some();
-        let mut read = pin!(source.read(wanted));
         tokio::select! {
             biased;
-            read = &mut read => return Some((read, turn)),
+            read = source.read(wanted) => Some((read, turn)),
             () = self.read_timeout() => {
-                *turn = true;
-                return None;
+                turn.iter_mut().for_each(|is_stuck| **is_stuck = true);
+                None
             }
-            () = tokio::time::sleep(TURN_TIMEOUT), if !is_kept => drop(turn),
-        }
-        tokio::select! {
-            biased;
-            read = &mut read => Some((read, self.turn().await)),
-            () = self.read_timeout() => None,
         }
     }
 
-    async fn turn(&self) -> Turn<'_> {
-        match self.turn.try_lock() {
-            Ok(turn) => turn,
-            Err(_) => self.turn.lock().await,
+    /// Waits until the other stream is read; `None`: the command holds that up.
+    async fn turn(&self) -> Option<Turn<'_>> {
+        if let Ok(turn) = self.turn.try_lock() {
+            return Some(turn);
         }
+        // what is kept for the next agent, and what readers get, are in the same order
+        let is_kept = self.transcript.checkpoint().is_some();
+        let turn = self.turn.lock();
+        if is_kept { Some(turn.await) } else { tokio::time::timeout(TURN_TIMEOUT, turn).await.ok() }
     }
 
     /// After the main process has exited, one that it has left may hold up who reads the pipe.
