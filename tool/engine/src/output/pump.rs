@@ -168,7 +168,9 @@ impl Pump<'_> {
             biased;
             read = source.read(wanted) => Some((read, turn)),
             () = self.read_timeout() => {
-                turn.iter_mut().for_each(|is_stuck| **is_stuck = true);
+                if self.is_kept() {
+                    turn.iter_mut().for_each(|is_stuck| **is_stuck = true);
+                }
                 None
             }
         }
@@ -180,9 +182,12 @@ impl Pump<'_> {
             return Some(turn);
         }
         // what is kept for the next agent, and what readers get, are in the same order
-        let is_kept = self.transcript.checkpoint().is_some();
         let turn = self.turn.lock();
-        if is_kept { Some(turn.await) } else { tokio::time::timeout(TURN_TIMEOUT, turn).await.ok() }
+        if self.is_kept() { Some(turn.await) } else { tokio::time::timeout(TURN_TIMEOUT, turn).await.ok() }
+    }
+
+    fn is_kept(&self) -> bool {
+        self.transcript.checkpoint().is_some()
     }
 
     /// After the main process has exited, one that it has left may hold up who reads the pipe.
