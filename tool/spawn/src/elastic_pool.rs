@@ -81,11 +81,14 @@ impl ElasticPool {
         let pool = &self.0.0;
         let mut state = pool.state();
         state.queue.push_back(Box::new(work));
-        if state.idle > 0 {
+        let (is_idle, is_enough) = (state.idle > 0, state.queue.len() <= state.idle);
+        let asks = !is_enough && !std::mem::replace(&mut state.is_watched, true);
+        // who is woken finds it unlocked
+        drop(state);
+        if is_idle {
             pool.work.notify_one();
         }
-        if !state.is_watched && state.queue.len() > state.idle {
-            state.is_watched = true;
+        if asks {
             pool.watch.notify_one();
         }
     }
@@ -135,24 +138,25 @@ impl Pool {
         }
     }
 
-    /// Adds a thread whenever all are held up.
+    /// Adds a thread whenever all are held up. However much work comes, it looks no more often than that may be so.
     fn watch(self: &Arc<Self>) {
         let mut state = self.state();
         loop {
-            if state.queue.is_empty() {
+            if !state.is_watched {
                 if state.is_closed {
                     return;
                 }
-                state.is_watched = false;
                 state = self.watch.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.is_watched |= state.is_closed && !state.queue.is_empty();
                 continue;
             }
-            state.is_watched = true;
             let begun = state.begun;
             drop(state);
             thread::sleep(PATIENCE);
             state = self.state();
-            if !state.queue.is_empty() && state.begun == begun {
+            if state.queue.is_empty() {
+                state.is_watched = false;
+            } else if state.begun == begun {
                 // if there can be none now, it is tried again
                 let _ = self.add_worker(&mut state);
             }

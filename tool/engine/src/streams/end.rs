@@ -6,7 +6,6 @@
 //! event and poll(2) do not. Of a terminal the command can hold up tcgetattr(3) and close(2) alone.
 
 use std::io;
-use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,10 +14,7 @@ use telexec_spawn::elastic_pool::ElasticPool;
 
 use tokio::sync::oneshot;
 
-/// Reading and writing takes no more processors than this.
-const MAX_CORE: usize = 8;
-
-/// Threads that may wait for the commands of one engine: a few, and as many as these hold up, a few for each stream.
+/// Threads that may wait for the commands of one engine: one, and as many as these hold up, a few for each stream.
 #[derive(Clone)]
 pub(crate) struct StreamThreads(ElasticPool);
 
@@ -26,8 +22,8 @@ impl StreamThreads {
     /// # Errors
     /// There can be no thread.
     pub(crate) fn new() -> io::Result<Self> {
-        let core = std::thread::available_parallelism().map_or(1, NonZero::get);
-        ElasticPool::new("stream", core.min(MAX_CORE)).map(Self)
+        // more only pass the data from one processor's cache to another's
+        ElasticPool::new("stream", 1).map(Self)
     }
 }
 
