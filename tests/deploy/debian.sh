@@ -85,16 +85,7 @@ done
 there 0 '^[1-9]' "telexec exec $agent -c 'setsid sleep 1009 >/dev/null 2>&1 & echo \$!'"
 there 0 '' "telexec exec -d --id across $agent -c 'echo before; sleep 1010; echo after'"
 there 0 '' 'cp /usr/lib/telexec/telexec-keeper /tmp/new && mv /tmp/new /usr/lib/telexec/telexec-keeper'
-before=$(in_it "$serving")
-there 0 '' 'systemctl reload telexecd.service'
-[[ $(in_it "$serving") != "$before" ]] || die "a reload did not take the new program"
-there 0 '' 'echo "# another edit" >>/etc/telexec/telexecd.toml'
-before=$(in_it "$serving")
-there 0 '' 'systemctl reload telexecd.service'
-[[ $(in_it "$serving") != "$before" ]] || die "a reload did not take the new configuration"
-before=$(in_it "$serving")
-there 0 '' 'systemctl reload telexecd.service'
-[[ $(in_it "$serving") == "$before" ]] || die "a reload replaced the agent though nothing had changed"
+there 0 '' 'telexecd --config /etc/telexec/telexecd.toml upgrade'
 there 0 '^/usr/lib/telexec/telexec-keeper$' 'readlink /proc/$(systemctl show --property=MainPID --value telexecd.service)/exe'
 there 0 '' 'pkill -f "^sleep 1010"'
 there 0 '^after$' "telexec attach $agent across"

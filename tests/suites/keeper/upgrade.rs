@@ -207,7 +207,7 @@ async fn a_program_that_would_not_serve_is_refused_before() {
     assert!(output.status.success(), "{}{}", said(&output), scene.agent.log());
 }
 
-/// As a reload of the systemd unit asks for it.
+/// As configuration management asks for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn where_nothing_has_changed_it_can_be_left_out() {
     let scene = Scene::start(Agent::builder().kept());
