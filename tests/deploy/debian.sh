@@ -85,7 +85,19 @@ done
 there 0 '^[1-9]' "telexec exec $agent -c 'setsid sleep 1009 >/dev/null 2>&1 & echo \$!'"
 there 0 '' "telexec exec -d --id across $agent -c 'echo before; sleep 1010; echo after'"
 there 0 '' 'cp /usr/lib/telexec/telexec-keeper /tmp/new && mv /tmp/new /usr/lib/telexec/telexec-keeper'
-there 0 '' 'telexecd --config /etc/telexec/telexecd.toml upgrade'
+before=$(in_it "$serving")
+there 0 '' 'systemctl reload telexecd.service'
+[[ $(in_it "$serving") != "$before" ]] || die "a reload did not take the new program"
+there 0 '' 'echo "# another edit" >>/etc/telexec/telexecd.toml'
+before=$(in_it "$serving")
+there 0 '' 'systemctl reload telexecd.service'
+[[ $(in_it "$serving") != "$before" ]] || die "a reload did not take the new configuration"
+before=$(in_it "$serving")
+there 0 '' 'systemctl reload telexecd.service'
+[[ $(in_it "$serving") == "$before" ]] || die "a reload replaced the agent though nothing had changed"
+# of it and all in it
+there 0 '^0$' 'find /run/telexec /var/lib/telexec -user root | wc -l'
+there 0 '^kept$' "telexec exec -d --id kept $agent -- echo kept && telexec attach $agent kept"
 there 0 '^/usr/lib/telexec/telexec-keeper$' 'readlink /proc/$(systemctl show --property=MainPID --value telexecd.service)/exe'
 there 0 '' 'pkill -f "^sleep 1010"'
 there 0 '^after$' "telexec attach $agent across"

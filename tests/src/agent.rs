@@ -208,7 +208,6 @@ impl AgentBuilder {
             // what is in it is given by the keeper
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
             std::fs::set_permissions(directory.path(), mode).unwrap();
-            std::fs::create_dir(directory.path().join("socket")).unwrap();
             if self.listens == 0 {
                 self = self.listen(&format!("unix://{}/socket/agent.sock", directory.path().display()));
             }

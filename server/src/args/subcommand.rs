@@ -69,7 +69,7 @@ such agent with a keeper, 4 it has handed over, and no agent serves or its keepe
 configuration.\n\n\
 Examples:\n  \
 telexecd --config /etc/telexec/telexecd.toml upgrade\n  \
-telexecd --config /etc/telexec/telexecd.toml upgrade --if-changed"
+telexecd --config /etc/telexec/telexecd.toml upgrade --if-changed        as systemctl reload does"
     )]
     Upgrade {
         /// Do nothing unless the programs on disk or the configuration file have changed since the agent was started

@@ -1,7 +1,7 @@
 //! Unix sockets, for callers on this machine.
 
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use tokio::net::UnixListener;
@@ -24,6 +24,7 @@ impl Unix {
             io::ErrorKind::AddrInUse => BindError::InUse(listen.clone()),
             _ => io(error),
         })?;
+        make_directory(path).map_err(io)?;
         let socket = UnixListener::bind(path).map_err(io)?;
         let inode = Some(std::fs::symlink_metadata(path).map_err(io)?.ino());
         let listener = Self { socket, path: path.to_owned(), inode };
@@ -58,6 +59,15 @@ impl Drop for Unix {
         {
             let _ = std::fs::remove_file(&self.path);
         }
+    }
+}
+
+/// Makes the directory of a socket, for the agent's user alone.
+fn make_directory(path: &Path) -> io::Result<()> {
+    let Some(directory) = path.parent().filter(|directory| !directory.exists()) else { return Ok(()) };
+    match std::fs::DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
     }
 }
 

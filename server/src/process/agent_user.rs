@@ -162,6 +162,18 @@ pub fn prepare(config: &Config, name: &str, file: Option<&Path>) -> Result<Prepa
     Ok(Prepared { agent_user: AgentUser::new(user, cgroups), command_users })
 }
 
+/// Gives a running agent with this configuration the directories that it writes to, as far as they have become root's. Nothing, if
+/// this process is not root.
+///
+/// # Errors
+/// See [`AgentUserError`].
+pub fn restore_directories(config: &Config) -> Result<(), AgentUserError> {
+    match config.agent_user.as_deref().filter(|_| rustix::process::geteuid().is_root()) {
+        Some(name) => Directories::of(config).chown(&find(name)?, false),
+        None => Ok(()),
+    }
+}
+
 /// Checks what of that can be checked without changing anything; nothing, if this process is not root.
 ///
 /// # Errors
@@ -286,8 +298,6 @@ impl<'a> Directories<'a> {
                 // the agent says what it may not do there
                 Ok(found) if found.uid() != 0 => {}
                 Err(_) if only_checks => {}
-                // an agent does not make it either
-                Err(_) if matches!(content, Content::Sockets) => {}
                 found => {
                     let checked = check_ancestors(path);
                     let made = checked.and_then(|()| if found.is_ok() { Ok(()) } else { make(path) });

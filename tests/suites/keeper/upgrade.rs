@@ -69,6 +69,26 @@ async fn it_goes_on_also_under_one_that_is_not_root() {
     }
 }
 
+/// As systemd does at each reload of a unit with `StateDirectory=`.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_not_root_gets_its_directories_back() {
+    if !is_root() || Hierarchy::Unified.usable().is_none() {
+        return;
+    }
+    let scene = Scene::start(Agent::builder().agent_user());
+    let scene = Scene { arguments: &["--keeper", "on", "--agent-user", AGENT_USER], ..scene };
+    let detached = Command::shell("echo kept").on_disconnect(OnDisconnect::Detach);
+    let ended = run(&scene.agent.executor().await, detached).await.unwrap();
+    let mut chown = std::process::Command::new("chown");
+    chown.args(["-R", "root:"]).args(["state", "socket"].map(|name| scene.agent.directory().join(name)));
+    assert!(chown.status().unwrap().success());
+    let output = scene.upgrade().await;
+    assert!(output.status.success(), "{}{}", said(&output), scene.agent.log());
+    let start = telexec_executor::Attach::start();
+    let again = within(scene.agent.executor().await.attach(&ended.started.id, start)).await.unwrap();
+    assert_eq!(collect(again).await.unwrap().text(), "kept\n");
+}
+
 async fn goes_on_under_the_next_agent(scene: Scene) {
     let before = serving(&scene.agent).unwrap();
     let executor = scene.agent.connect().await.executor().resuming(telexec_client::Resume::default());
@@ -207,7 +227,7 @@ async fn a_program_that_would_not_serve_is_refused_before() {
     assert!(output.status.success(), "{}{}", said(&output), scene.agent.log());
 }
 
-/// As configuration management asks for it.
+/// As a reload of the systemd unit asks for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn where_nothing_has_changed_it_can_be_left_out() {
     let scene = Scene::start(Agent::builder().kept());

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::listen::BindError;
+use crate::process::agent_user::AgentUserError;
 use crate::process::keeper::KeeperError;
 
 /// Why an agent does not hand over.
@@ -65,6 +66,9 @@ pub enum UpgradeError {
         /// The cause.
         source: io::Error,
     },
+    /// They are root's, and stay so.
+    #[error("the agent cannot get its directories back")]
+    Directories(#[from] AgentUserError),
     /// None is to be seen.
     #[error("no running agent is visible with the state directory {path}: check --config, and run this as root")]
     NoAgent {

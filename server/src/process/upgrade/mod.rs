@@ -15,6 +15,7 @@ use self::check::check_config;
 pub use self::check::{check, check_as_next};
 pub use self::error::UpgradeError;
 use crate::Config;
+use crate::process::agent_user::restore_directories;
 
 /// How often `telexecd upgrade` looks.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -79,6 +80,8 @@ fn hand_over(config: &Config, agent: &ServingAgent) -> Result<i32, UpgradeError>
     let pid = agent.pid();
     let keeper = agent.keeper().ok_or(UpgradeError::NoKeeper(pid))?;
     check_config(keeper, config)?;
+    // a unit with StateDirectory= takes them from the agent at each systemctl reload
+    restore_directories(config)?;
     agent.forget_refusal();
     send_upgrade(agent).map_err(|source| UpgradeError::Ask { pid, source })?;
     let patience = config.shutdown_grace.saturating_add(config.max_kill_grace);
