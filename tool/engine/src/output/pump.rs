@@ -115,7 +115,8 @@ impl Pump<'_> {
         let mut pace = Pace::default();
         loop {
             let asked = Instant::now();
-            let is_wanted = !self.is_over(stream) && self.transcript.room(self.abandoned).await;
+            let room = if self.is_over(stream) { 0 } else { self.transcript.room(self.abandoned).await };
+            let is_wanted = room > 0;
             if let Some(tail) = &mut tail {
                 tail.extend(asked.elapsed());
             }
@@ -123,43 +124,44 @@ impl Pump<'_> {
             if !self.wait_readable(&source, &mut tail).await {
                 return Some(source);
             }
-            let wanted = is_wanted.then(|| self.left(stream));
+            let wanted = is_wanted.then(|| self.left(stream).min(room));
             let Some((read, turn)) = self.read(&source, wanted).await else { return Some(source) };
-            let chunk = match read {
-                Ok(chunk) if chunk.is_empty() => {
+            let chunks = match read {
+                Ok(chunks) if chunks.is_empty() => {
                     self.totals.lock(stream).incomplete = false;
                     return None;
                 }
-                Ok(chunk) => chunk,
+                Ok(chunks) => chunks,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(_) => return None,
             };
+            let length = chunks.iter().map(Bytes::len).sum();
             if self.is_paced {
-                pace.record(chunk.len());
+                pace.record(length);
             }
             if let Some(tail) = &mut tail {
-                tail.record(chunk.len());
+                tail.record(length);
             }
-            self.observers.output(stream, &chunk);
+            chunks.iter().for_each(|chunk| self.observers.output(stream, chunk));
             let asked = Instant::now();
             let is_safe = self.observers.safe().await;
             if let Some(tail) = &mut tail {
                 tail.extend(asked.elapsed());
             }
             if is_wanted && !is_safe {
-                self.transcript.checkpoint().iter().for_each(|checkpoint| checkpoint.retract(chunk.len()));
+                self.transcript.checkpoint().iter().for_each(|checkpoint| checkpoint.retract(length));
             }
-            self.forward(is_wanted && is_safe, chunk, stream);
+            chunks.into_iter().for_each(|chunk| self.forward(is_wanted && is_safe, chunk, stream));
             drop(turn);
         }
     }
 
-    /// Reads a chunk in turn; `None`: it is not waited for any more.
+    /// Reads in turn; `None`: it is not waited for any more.
     async fn read<'a>(
         &'a self,
         source: &Source,
         wanted: Option<usize>,
-    ) -> Option<(io::Result<Bytes>, Option<Turn<'a>>)> {
+    ) -> Option<(io::Result<Vec<Bytes>>, Option<Turn<'a>>)> {
         let mut turn = self.turn().await;
         if turn.as_ref().is_some_and(|is_stuck| **is_stuck) {
             return None;

@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, OnceLock};
 
@@ -274,40 +275,49 @@ impl Checkpoint {
         let _ = put(&self.file, at, &[value]);
     }
 
-    /// Moves output from a pipe into the file, and returns it; empty: the end. One after the other.
+    /// Moves output from a pipe into the file, and returns where it is; nowhere: the end. One after the other.
     ///
     /// # Errors
     /// `WouldBlock`: there is none now.
-    pub(crate) fn take(&self, stream: OutputStream, pipe: BorrowedFd<'_>, most: usize) -> io::Result<Bytes> {
+    pub(crate) fn take(&self, stream: OutputStream, pipe: BorrowedFd<'_>, most: usize) -> io::Result<Range<u64>> {
         self.append(stream, |file, offset| {
             let mut offset = offset;
             Ok(splice(pipe, None, file, Some(&mut offset), most, SpliceFlags::NONBLOCK)?)
         })
     }
 
-    /// Adds output that was read. As [`take`](Self::take), one after the other.
+    /// Adds output that was read, and returns where it is. As [`take`](Self::take), one after the other.
     ///
     /// # Errors
     /// There is no memory.
-    pub(crate) fn add(&self, stream: OutputStream, data: &[u8]) -> io::Result<Bytes> {
+    pub(crate) fn add(&self, stream: OutputStream, data: &[u8]) -> io::Result<Range<u64>> {
         self.append(stream, |file, offset| write_all(file, data, offset).map(|()| data.len()))
+    }
+
+    /// What was taken or added, in pieces of at most so many bytes.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(crate) fn read(&self, taken: Range<u64>, piece: usize) -> io::Result<Vec<Bytes>> {
+        let length = |at: &u64| usize::try_from(taken.end - at).unwrap_or(usize::MAX).min(piece);
+        let pieces = taken.clone().step_by(piece.max(1));
+        pieces.map(|at| read_exact(&self.file, at, length(&at)).map(Bytes::from)).collect()
     }
 
     fn append(
         &self,
         stream: OutputStream,
         append: impl FnOnce(BorrowedFd<'_>, u64) -> io::Result<usize>,
-    ) -> io::Result<Bytes> {
+    ) -> io::Result<Range<u64>> {
         let offset = {
             let mut progress = lock(&self.progress);
             progress.begin_run(stream, &self.file)?;
             OUTPUT_AT + progress.end
         };
         // not with the lock: the command may hold this up
-        let length = append(self.file.as_fd(), offset)?;
-        // it is there, whether it can be read or not
-        lock(&self.progress).end += length as u64;
-        read_exact(&self.file, offset, length).map(Bytes::from)
+        let length = append(self.file.as_fd(), offset)? as u64;
+        lock(&self.progress).end += length;
+        Ok(offset..offset + length)
     }
 
     /// The last so many bytes of output are not to be kept.

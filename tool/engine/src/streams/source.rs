@@ -1,6 +1,7 @@
 //! Where a command's output is read: a pipe or a terminal.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +19,10 @@ use super::terminal::Terminal;
 use crate::process::control;
 use crate::state::checkpoint::Checkpoint;
 
-/// The most that is read and delivered in one piece: larger chunks leave the processor's caches before they are sent.
+/// The most that is delivered in one piece: larger chunks leave the processor's caches before they are sent.
 pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
+/// The most that is moved at once to where it is kept, by a thread that has to be woken for it.
+const BATCH_BYTES: usize = 4 * CHUNK_BYTES;
 /// The most that a terminal gives at once: see N_TTY_BUF_SIZE in the kernel's n_tty.c.
 const TERMINAL_BYTES: usize = 4096;
 /// A pipe that holds this much, or is to take it at once, is busy: most of the default size.
@@ -100,12 +103,12 @@ impl Source {
         }
     }
 
-    /// Reads what is available, into a buffer of about that size; empty: the end. What is `wanted` is kept for the next agent,
+    /// Reads what is available, in chunks of about that size; none: the end. What is `wanted` is kept for the next agent,
     /// if there is to be one, up to that many bytes. If this is dropped, it may be read, and lost, nevertheless.
     ///
     /// # Errors
     /// `WouldBlock`: nothing is available.
-    pub(crate) async fn read(&self, wanted: Option<usize>) -> io::Result<Bytes> {
+    pub(crate) async fn read(&self, wanted: Option<usize>) -> io::Result<Vec<Bytes>> {
         match self {
             Self::Pipe(pipe) => pipe.read(wanted).await,
             Self::Terminal(terminal, relay) => match relay.as_ref().zip(wanted) {
@@ -117,7 +120,7 @@ impl Source {
                         None => terminal.try_read(&mut chunk)?,
                     };
                     // it is usually a few characters
-                    Ok(Bytes::copy_from_slice(&chunk))
+                    Ok(chunks(Bytes::copy_from_slice(&chunk)))
                 }
             },
         }
@@ -133,7 +136,7 @@ impl Pipe {
         }
     }
 
-    async fn read(&self, wanted: Option<usize>) -> io::Result<Bytes> {
+    async fn read(&self, wanted: Option<usize>) -> io::Result<Vec<Bytes>> {
         let mut guard = self.0.readable().await?;
         let pipe = self.0.get_ref();
         let mut events = pipe.end.events(PollFlags::IN)?;
@@ -143,12 +146,19 @@ impl Pipe {
         }
         let read = if events.contains(PollFlags::IN) {
             let reader = Arc::clone(pipe);
-            pipe.end.run(move || reader.take(wanted)).await
+            match pipe.kept.clone().zip(wanted) {
+                Some(((checkpoint, stream), wanted)) => {
+                    let keep = move || Ok((reader.keep(&checkpoint, stream, wanted)?, checkpoint));
+                    let kept = pipe.end.run(keep).await;
+                    kept.and_then(|(kept, checkpoint)| checkpoint.read(kept, CHUNK_BYTES))
+                }
+                None => pipe.end.run(move || reader.read()).await.map(chunks),
+            }
         } else if events.is_empty() {
             Err(io::ErrorKind::WouldBlock.into())
         } else {
             // nobody can write any more
-            Ok(Bytes::new())
+            Ok(Vec::new())
         };
         if read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
             guard.clear_ready();
@@ -158,28 +168,36 @@ impl Pipe {
 }
 
 impl OutputPipe {
-    fn take(&self, wanted: Option<usize>) -> io::Result<Bytes> {
+    /// As much as is there.
+    fn read(&self) -> io::Result<Bytes> {
+        let most = self.ready(CHUNK_BYTES)?;
+        let mut chunk = Vec::with_capacity(most);
+        rustix::io::read(&self.end, rustix::buffer::spare_capacity(&mut chunk))?;
+        self.gushes.store(chunk.len() == CHUNK_BYTES, Ordering::Relaxed);
+        // so that much memory does not hold little
+        Ok(if chunk.len() < most / 2 { Bytes::copy_from_slice(&chunk) } else { chunk.into() })
+    }
+
+    /// Moves it to where it is kept, as far as it is wanted.
+    fn keep(&self, checkpoint: &Checkpoint, stream: OutputStream, wanted: usize) -> io::Result<Range<u64>> {
+        let most = self.ready(BATCH_BYTES)?.min(wanted);
+        let kept = checkpoint.take(stream, self.end.as_fd(), most)?;
+        self.gushes.store(kept.end - kept.start >= CHUNK_BYTES as u64, Ordering::Relaxed);
+        Ok(kept)
+    }
+
+    /// How much to read at once, up to `most`: about what there is.
+    fn ready(&self, most: usize) -> io::Result<usize> {
         let ready = match self.gushes.load(Ordering::Relaxed) {
             // asking takes the pipe's lock from its writers
-            true => CHUNK_BYTES,
+            true => most,
             false => usize::try_from(ioctl_fionread(&self.end)?).unwrap_or(usize::MAX),
         };
         if ready >= BUSY_BYTES && !self.enlarged.swap(true, Ordering::Relaxed) {
             // best effort: the pipes of a user are limited together
             let _ = fcntl_setpipe_size(&self.end, BUSY_PIPE_BYTES);
         }
-        let most = ready.clamp(64, CHUNK_BYTES);
-        let chunk = match self.kept.as_ref().zip(wanted) {
-            Some(((checkpoint, stream), wanted)) => checkpoint.take(*stream, self.end.as_fd(), most.min(wanted))?,
-            None => {
-                let mut chunk = Vec::with_capacity(most);
-                rustix::io::read(&self.end, rustix::buffer::spare_capacity(&mut chunk))?;
-                // so that much memory does not hold little
-                if chunk.len() < most / 2 { Bytes::copy_from_slice(&chunk) } else { chunk.into() }
-            }
-        };
-        self.gushes.store(chunk.len() == CHUNK_BYTES, Ordering::Relaxed);
-        Ok(chunk)
+        Ok(ready.clamp(64, most))
     }
 }
 
@@ -195,11 +213,16 @@ impl AsRawFd for OutputPipe {
     }
 }
 
+/// Of what was read at once; none: the end.
+fn chunks(chunk: Bytes) -> Vec<Bytes> {
+    if chunk.is_empty() { Vec::new() } else { vec![chunk] }
+}
+
 /// Reads and discards what survivors still write, so that writing does not end them; returns when none holds the pipe.
 pub(crate) async fn discard(source: Source) {
     while source.readable().await.is_ok() {
         match source.read(None).await {
-            Ok(chunk) if chunk.is_empty() => return,
+            Ok(chunks) if chunks.is_empty() => return,
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
             // a flood that is not read need not cost a processor
             _ => tokio::time::sleep(Duration::from_millis(10)).await,

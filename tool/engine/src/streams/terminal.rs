@@ -119,28 +119,28 @@ impl Terminal {
     ///
     /// # Errors
     /// `WouldBlock`: nothing was written.
-    pub(crate) fn try_relay(&self, relay: &Relay, most: usize) -> io::Result<Bytes> {
+    pub(crate) fn try_relay(&self, relay: &Relay, most: usize) -> io::Result<Vec<Bytes>> {
         let Relay { read, write, checkpoint, .. } = relay;
         if !relay.has_left() {
             let relayed = self
                 .file
                 .try_io(Interest::READABLE, |file| Ok(splice(file, None, write, None, most, SpliceFlags::NONBLOCK)?));
             match relayed {
-                Ok(0) => return Ok(Bytes::new()),
+                Ok(0) => return Ok(Vec::new()),
                 // before Linux 5.11
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                     let mut bytes = Vec::with_capacity(most);
                     return match self.try_read(&mut bytes)? {
-                        0 => Ok(Bytes::new()),
-                        _ => checkpoint.add(OutputStream::Stdout, &bytes),
+                        0 => Ok(Vec::new()),
+                        _ => checkpoint.read(checkpoint.add(OutputStream::Stdout, &bytes)?, most),
                     };
                 }
                 // the last one has closed it
-                Err(error) if error.raw_os_error() == Some(libc::EIO) => return Ok(Bytes::new()),
+                Err(error) if error.raw_os_error() == Some(libc::EIO) => return Ok(Vec::new()),
                 relayed => relayed?,
             };
         }
-        checkpoint.take(OutputStream::Stdout, read.as_fd(), most)
+        checkpoint.read(checkpoint.take(OutputStream::Stdout, read.as_fd(), most)?, most)
     }
 
     /// Types some of these bytes; returns how many. `typed` gets how many, before they are typed and if those were fewer.

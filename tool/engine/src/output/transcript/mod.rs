@@ -175,14 +175,16 @@ impl Transcript {
         if state.retains && state.sealed { state.cost.min(KEPT_BYTES_AT_END) } else { state.cost }
     }
 
-    /// Waits until there is room for another chunk. False: there is none, and the owner is not waited for any more.
-    pub(crate) async fn room(&self, abandoned: &CancellationToken) -> bool {
-        let room = when(&self.taken, || self.has_room().then_some(()));
-        abandoned.run_until_cancelled(room).await.is_some() || self.has_room()
+    /// Waits until there is room for another chunk, and returns how much there is. 0: there is none, and the owner is not waited
+    /// for any more.
+    pub(crate) async fn room(&self, abandoned: &CancellationToken) -> usize {
+        let room = || Some(self.room_now()).filter(|room| *room > 0);
+        let waited = abandoned.run_until_cancelled(when(&self.taken, room)).await;
+        waited.or_else(room).unwrap_or(0)
     }
 
-    fn has_room(&self) -> bool {
-        self.state().has_room(if WAITING.is_high() { SMALL_WINDOW } else { WINDOW })
+    fn room_now(&self) -> usize {
+        self.state().room(if WAITING.is_high() { SMALL_WINDOW } else { WINDOW })
     }
 
     /// Adds a chunk.

@@ -9,6 +9,7 @@ use telexec_executor::{Exited, Output, OutputStream};
 use crate::output::in_memory::HeldBytes;
 use crate::output::spool::SpoolFile;
 use crate::state::checkpoint::Checkpoint;
+use crate::streams::source::CHUNK_BYTES;
 
 /// How much may wait in memory for the owner or the spool while the command runs.
 pub(super) const WINDOW: usize = 512 * 1024;
@@ -131,12 +132,14 @@ impl State {
         self.retains && self.spool.as_ref().is_none_or(Spooled::is_stopped)
     }
 
-    /// Whether another chunk may be added, where this much may wait. What was read, and is kept, never fills it.
-    pub(super) fn has_room(&self, window: usize) -> bool {
-        let waits = self.end.saturating_sub(self.read);
+    /// How much may be added, where this much may wait: nothing, or at least a chunk. What was read, and is kept, never fills it.
+    pub(super) fn room(&self, window: usize) -> usize {
+        let left = |used: usize, most: usize| if used > most { 0 } else { most - used + CHUNK_BYTES };
+        let waits = usize::try_from(self.end.saturating_sub(self.read)).unwrap_or(usize::MAX);
         // not as much as may be retained now: that may become less, and nothing is forgotten for it
         let most = window.saturating_add(RETAINED_BYTES);
-        self.cost <= window || (self.may_retain() && waits <= window as u64 && self.cost <= most)
+        let retains = if self.may_retain() { left(waits, window).min(left(self.cost, most)) } else { 0 };
+        left(self.cost, window).max(retains)
     }
 
     /// Counts what is in memory.
