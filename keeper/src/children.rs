@@ -87,6 +87,11 @@ impl Child {
         (self.survives || self.outlives) && !self.held.is_empty() && self.starting.is_none() && self.failure.is_none()
     }
 
+    /// It ends with its agent.
+    fn is_bound(&self) -> bool {
+        self.exit.is_none() && !self.is_to_stay() && (!self.outlives || self.starting.is_some())
+    }
+
     /// How it has ended, if it has; `None`: it has not, or a debugger has not seen that yet. That is not waited for long.
     pub(crate) fn look(&mut self) -> Option<Exit> {
         self.looks += 1;
@@ -309,6 +314,7 @@ impl Children {
             if child.is_to_stay() {
                 continue;
             }
+            let is_bound = child.is_bound();
             let id = child.id.take();
             if let Some(id) = &id {
                 self.by_id.remove(id);
@@ -316,7 +322,7 @@ impl Children {
             child.held.clear();
             if child.exit.is_some() {
                 lost.ended.push(*number);
-            } else if !child.outlives || child.starting.is_some() {
+            } else if is_bound {
                 child.kill();
                 lost.killed += usize::from(id.is_some());
             }
@@ -324,12 +330,9 @@ impl Children {
         lost
     }
 
-    /// Kills what is to be lost with an agent.
+    /// Kills what ends with its agent.
     pub(crate) fn kill_lost(&self) {
-        let is_lost = |child: &&Child| {
-            child.exit.is_none() && !child.is_to_stay() && (!child.outlives || child.starting.is_some())
-        };
-        self.all.values().filter(is_lost).for_each(Child::kill);
+        self.all.values().filter(|child| child.is_bound()).for_each(Child::kill);
     }
 
     /// Holds nothing any more, and kills all.

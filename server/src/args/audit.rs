@@ -11,7 +11,7 @@ use telexec_executor::Program;
 use telexec_executor::text::printable;
 
 use crate::audit::{
-    Format, NOT_FOUND, Playback, Query, Which, digest, play, search_files, verify_files, verify_recordings,
+    Format, NOT_FOUND, Outcome, Playback, Query, Which, digest, play, search_files, verify_files, verify_recordings,
 };
 use crate::identity::patterns::NamePatterns;
 use crate::logging;
@@ -31,6 +31,18 @@ const EVENTS: [&str; 13] = [
     "opened",
     "recovered",
     "closed",
+];
+
+/// How executions end.
+const CAUSES: [&str; 8] = [
+    "exited",
+    "signaled",
+    "timed_out",
+    "cancelled",
+    "deadline_exceeded",
+    "out_of_memory",
+    "agent_shutdown",
+    "not_started",
 ];
 
 /// Subcommands of `audit`.
@@ -68,29 +80,35 @@ telexecd audit verify --keeper-log keeper.log /var/log/telexec/audit.log"
     },
     /// Search an audit log: print the records that all of the given options match
     #[command(
-        after_help = "Prints a line per record: time, event, identity, execution ID, and what was asked for or came of it. \
-The chain is not verified: see verify.\n\n\
+        after_help = "Prints a line per record: time, event, identity, execution ID, and what was asked for or came of it; on a \
+terminal, what fits on the line. The chain is not verified: see verify.\n\n\
 TIME is such as 2026-11-26, 2026-11-26T08:30:00Z, or a duration before now, such as 30m or 2d.\n\n\
 Exit codes: 0 found, 1 nothing found, 2 invalid command line, a file cannot be read, or has lines that are no records.\n\n\
 Examples:\n  \
 telexecd audit search --identity 'ops-*' --since 2d /var/log/telexec/audit.log\n  \
 telexecd audit search --event denied --event refused /var/log/telexec/audit.log\n  \
+telexecd audit search --cause timed_out --since 1d /var/log/telexec/audit.log\n  \
 telexecd audit search --text @restart-web --json /var/log/telexec/audit.log | jq .reason"
     )]
     Search(SearchArgs),
     /// Show an execution in an audit log: print its records in full
     #[command(
         after_help = "Prints the records with this execution ID, and those that request or review its approval: a \
-heading with event, number and time, and a line per field, named as in the log, without the hashes. The chain is not verified: see verify.\n\n\
+heading with event, number and time, and a line per field, named as in the log, without the hashes. The heading of a start says if \
+it has no end: the command is running, or its end could not be recorded. The chain is not verified: see verify.\n\n\
 Exit codes: 0 found, 1 nothing found, 2 invalid command line, a file cannot be read, or has lines that are no records.\n\n\
 Examples:\n  \
-telexecd audit show /var/log/telexec/audit.log deploy-42"
+telexecd audit show /var/log/telexec/audit.log deploy-42\n  \
+telexecd audit show --json /var/log/telexec/audit.log deploy-42 | jq 'select(.event == \"end\") | .exit_code'"
     )]
     Show {
+        /// Print the records as they are in the log: a JSON object per line
+        #[arg(long)]
+        json: bool,
         /// Log file, whose rotated files are found beside it
         #[arg(value_name = "FILE")]
         log: PathBuf,
-        /// Execution ID; if there is none with just this ID, those whose IDs begin with it
+        /// ID of an execution, or of the approval it had; if there is none with just this ID, the executions whose IDs begin with it
         #[arg(value_name = "ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
         id: String,
     },
@@ -140,6 +158,21 @@ pub struct SearchArgs {
     /// Text in the command, its programs, @NAME, directory or reason, a path or a host; finds the ends of such commands too
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     text: Option<String>,
+    /// User that the command was to run as, or ran as
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    user: Option<String>,
+    /// Identity that approved the command, or a pattern; finds the ends of such commands too; may be repeated
+    #[arg(long, value_name = "PATTERN")]
+    approved_by: Vec<String>,
+    /// How the command ended; finds the starts of such commands too; may be repeated
+    #[arg(long, value_name = "CAUSE", value_parser = CAUSES)]
+    cause: Vec<String>,
+    /// Exit code; finds the starts of such commands too; may be repeated
+    #[arg(long, value_name = "N")]
+    exit_code: Vec<u8>,
+    /// Only starts without an end: commands that are running, and those whose ends could not be recorded
+    #[arg(long, conflicts_with_all = ["cause", "exit_code"])]
+    unfinished: bool,
     /// Only what was recorded
     #[arg(long)]
     recorded: bool,
@@ -205,9 +238,16 @@ fn parse_time(text: &str) -> Result<SystemTime, String> {
 
 impl SearchArgs {
     fn run(&self, out: &mut impl Write) -> Result<u8, Box<dyn Error>> {
-        let identities = (!self.identity.is_empty()).then(|| NamePatterns::new("--identity", &self.identity));
+        let patterns = |option, all: &[String]| (!all.is_empty()).then(|| NamePatterns::new(option, all)).transpose();
+        let has_outcome = self.unfinished || !self.cause.is_empty() || !self.exit_code.is_empty();
         let query = Query {
-            identities: identities.transpose()?,
+            identities: patterns("--identity", &self.identity)?,
+            user: self.user.clone(),
+            approved_by: patterns("--approved-by", &self.approved_by)?,
+            outcome: has_outcome.then(|| match self.unfinished {
+                true => Outcome::Unfinished,
+                false => Outcome::Ended { causes: self.cause.clone(), exit_codes: self.exit_code.clone() },
+            }),
             events: self.event.clone(),
             execution: self.id.clone(),
             text: self.text.clone(),
@@ -215,7 +255,7 @@ impl SearchArgs {
             since: self.since,
             until: self.until,
             whole: false,
-            format: if self.json { Format::Json } else { Format::Line },
+            format: if self.json { Format::Json } else { Format::Line { columns: columns() } },
         };
         Ok(search_files(&self.files, &query, out)?)
     }
@@ -235,7 +275,7 @@ impl AuditAction {
                 }
             }
             Self::Search(args) => args.run(out),
-            Self::Show { log, id } => Ok(show(log, id, out)?),
+            Self::Show { json, log, id } => Ok(show(log, id, *json, out)?),
             Self::Play(args) => Ok(args.run(out)?),
             Self::Digest { log, argv } => {
                 out.write_all(digest_of(log, argv)?.as_bytes())?;
@@ -245,12 +285,17 @@ impl AuditAction {
     }
 }
 
-fn show(log: &Path, id: &str, out: &mut impl Write) -> io::Result<u8> {
-    let columns = tcgetwinsize(stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
-    let (execution, format) = (Some(id.to_owned()), Format::Full { columns });
+/// Of standard output, if it is a terminal.
+fn columns() -> Option<usize> {
+    tcgetwinsize(stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
+fn show(log: &Path, id: &str, json: bool, out: &mut impl Write) -> io::Result<u8> {
+    let format = if json { Format::Json } else { Format::Full { columns: columns() } };
+    let execution = Some(id.to_owned());
     let code = search_files(&[log.to_owned()], &Query { execution, whole: true, format, ..Query::default() }, out)?;
     if code == NOT_FOUND {
-        logging::line(&format!("telexecd: the log has no record of execution {}", printable(id)));
+        logging::line(&format!("telexecd: the log has no record of an execution or approval {}", printable(id)));
     }
     Ok(code)
 }

@@ -1,16 +1,17 @@
 //! `telexecd audit search` and `show`.
 
 use std::collections::HashSet;
-use std::io::{self, BufReader, Write};
+use std::hash::Hash;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
 use serde_json::Value;
 use telexec_executor::text::printable;
 
-use super::report::{Growing, open_all, unreadable};
-use super::show::{asked, in_full, in_line};
-use super::{chain, lines};
+use super::reading::each_record;
+use super::report::unreadable;
+use super::show::{asked, cut, in_full, in_line};
 use crate::identity::patterns::NamePatterns;
 use crate::logging;
 
@@ -18,6 +19,8 @@ use crate::logging;
 const FOUND: u8 = 0;
 pub(crate) const NOT_FOUND: u8 = 1;
 const FAILED: u8 = 2;
+/// The event, and here the cause, of a start that came to nothing.
+const NOT_STARTED: &str = "not_started";
 /// Starts whose ends are looked for, and approvals whose records are.
 const MAX_REMEMBERED: usize = 1_000_000;
 /// The fields that are searched for a text.
@@ -49,28 +52,67 @@ pub(crate) struct Query {
     pub(crate) execution: Option<String>,
     /// With this text in what was asked for.
     pub(crate) text: Option<String>,
+    /// As this user.
+    pub(crate) user: Option<String>,
+    /// Approved by one of these identities.
+    pub(crate) approved_by: Option<NamePatterns>,
+    /// Only starts and ends of executions that ended so. The files are read twice.
+    pub(crate) outcome: Option<Outcome>,
     /// Only starts and ends of executions that were recorded.
     pub(crate) recorded: bool,
     /// From this time on.
     pub(crate) since: Option<SystemTime>,
     /// Before this time.
     pub(crate) until: Option<SystemTime>,
-    /// If there are executions with just this id, not those whose ids begin so; and who requested and reviewed the approvals
-    /// that they had. The files are read twice.
+    /// If there are executions with just this id, or that had this approval, not those whose ids begin so; and who requested and
+    /// reviewed the approvals that they had. The files are read twice.
     pub(crate) whole: bool,
     pub(crate) format: Format,
 }
 
+/// How an execution has ended.
+#[derive(Clone, Debug)]
+pub(crate) enum Outcome {
+    Ended {
+        /// The `cause` of an end, or `not_started`; empty: any.
+        causes: Vec<String>,
+        /// Empty: any.
+        exit_codes: Vec<u8>,
+    },
+    /// There is no record of an end.
+    Unfinished,
+}
+
+impl Outcome {
+    /// Whether this record reports such an end.
+    fn is_reported(&self, record: &Value) -> bool {
+        let Self::Ended { causes, exit_codes } = self else { return false };
+        let cause = match field(record, "event") {
+            Some("end") => field(record, "cause").unwrap_or_default(),
+            Some(NOT_STARTED) => NOT_STARTED,
+            _ => return false,
+        };
+        let code = || number(record, "exit_code").and_then(|code| u8::try_from(code).ok());
+        (causes.is_empty() || causes.iter().any(|wanted| wanted == cause))
+            && (exit_codes.is_empty() || code().is_some_and(|code| exit_codes.contains(&code)))
+    }
+}
+
 /// How records are printed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// A line for people.
-    #[default]
-    Line,
+    /// A line for people; cut for a terminal with so many columns, if it is one.
+    Line { columns: Option<usize> },
     /// A line for each field, and an empty one between records; for a terminal with so many columns, if it is one.
     Full { columns: Option<usize> },
     /// As they are in the log.
     Json,
+}
+
+impl Default for Format {
+    fn default() -> Self {
+        Self::Line { columns: None }
+    }
 }
 
 /// Prints records of the files of one log, in this order; given a single file, also those rotated before it. What cannot be read
@@ -83,12 +125,14 @@ pub(crate) fn search_files(given: &[PathBuf], query: &Query, out: &mut impl Writ
         query,
         exact: false,
         starts: HashSet::new(),
+        chosen: HashSet::new(),
         approvals: HashSet::new(),
+        approved: HashSet::new(),
         overflows: false,
         found: false,
     };
-    if query.whole {
-        // a request and its review come before the start that has their ID
+    if query.whole || query.outcome.is_some() {
+        // how something ended comes after it, and a request and its review come before the start that has their ID
         if let Some(path) = given.iter().find(|path| path.metadata().is_ok_and(|file| !file.is_file())) {
             return Ok(unreadable(path, &io::Error::other("it is not a regular file")));
         }
@@ -114,7 +158,7 @@ pub(crate) fn search_files(given: &[PathBuf], query: &Query, out: &mut impl Writ
     }
     if search.overflows {
         logging::line(&format!(
-            "telexecd: more than {MAX_REMEMBERED} starts without an end, or approvals, match: the records of some are missing"
+            "telexecd: more than {MAX_REMEMBERED} executions or approvals match: the records of some are missing"
         ));
     }
     Ok(match (search.overflows || !read.malformed.is_empty(), search.found) {
@@ -124,79 +168,18 @@ pub(crate) fn search_files(given: &[PathBuf], query: &Query, out: &mut impl Writ
     })
 }
 
-/// What came of reading files.
-#[derive(Default)]
-struct Reading {
-    /// Files with lines that are no records, and the first of these.
-    malformed: Vec<(PathBuf, u64)>,
-    /// The file at which it ended early.
-    unreadable: Option<(PathBuf, io::Error)>,
-}
-
-/// Passes each record to `take`, with its text.
-///
-/// # Errors
-/// Those of `take`.
-fn each_record(given: &[PathBuf], mut take: impl FnMut(&Value, &[u8]) -> io::Result<()>) -> io::Result<Reading> {
-    let mut reading = Reading::default();
-    let files = match open_all(given) {
-        Ok(files) => files,
-        Err(unreadable) => return Ok(Reading { unreadable: Some(unreadable), ..reading }),
-    };
-    for (path, file) in files {
-        let read = match file.map(|file| BufReader::new(Growing::new(file))) {
-            Ok(mut file) => each_in(&mut file, &mut take),
-            Err(error) => Err(Failure::Read(error)),
-        };
-        match read {
-            Ok(malformed) => reading.malformed.extend(malformed.map(|line| (path, line))),
-            Err(Failure::Read(error)) => return Ok(Reading { unreadable: Some((path, error)), ..reading }),
-            Err(Failure::Take(error)) => return Err(error),
-        }
-    }
-    Ok(reading)
-}
-
-enum Failure {
-    /// The file cannot be read.
-    Read(io::Error),
-    /// The record cannot be taken.
-    Take(io::Error),
-}
-
-/// The same for one file. Returns the number of the first line that is no record.
-fn each_in(
-    file: &mut BufReader<Growing>,
-    take: &mut impl FnMut(&Value, &[u8]) -> io::Result<()>,
-) -> Result<Option<u64>, Failure> {
-    let (mut text, mut malformed) = (Vec::new(), None);
-    for line in 1.. {
-        let read = match lines::next(file, &mut text) {
-            Ok(Some(read)) => read,
-            Ok(None) => break,
-            Err(error) => return Err(Failure::Read(error)),
-        };
-        if let Err(chain::Fault::TooLong) = read
-            && let Err(error) = lines::skip(file)
-        {
-            return Err(Failure::Read(error));
-        }
-        match read.ok().and_then(|()| serde_json::from_slice::<Value>(&text).ok()).filter(Value::is_object) {
-            Some(record) => take(&record, &text).map_err(Failure::Take)?,
-            None => malformed = malformed.or(Some(line)),
-        }
-    }
-    Ok(malformed)
-}
-
 struct Search<'a> {
     query: &'a Query,
     /// There are executions with just the id that is looked for.
     exact: bool,
     /// The numbers of starts that were found by their text: their ends do not have it.
     starts: HashSet<u64>,
+    /// The numbers of starts that have the outcome that is looked for, or, of an execution that is looked for, no end.
+    chosen: HashSet<u64>,
     /// The approvals of the executions.
     approvals: HashSet<String>,
+    /// The executions that had the approval that is looked for.
+    approved: HashSet<String>,
     /// There are more starts or approvals than are looked for.
     overflows: bool,
     found: bool,
@@ -205,20 +188,39 @@ struct Search<'a> {
 impl Search<'_> {
     /// Learns from a record which others belong to it.
     fn note(&mut self, record: &Value) {
-        if !self.exact
-            && field(record, "execution_id").is_some()
-            && field(record, "execution_id") == self.query.execution.as_deref()
-        {
+        if self.query.whole {
+            self.note_execution(record);
+        }
+        let has_ended = |outcome: &Outcome| outcome.is_reported(record);
+        if self.query.outcome.as_ref().is_some_and(has_ended) {
+            number(record, "start").into_iter().for_each(|start| self.choose(start));
+        }
+        let is_chosen = self.query.whole || matches!(self.query.outcome, Some(Outcome::Unfinished));
+        if is_chosen && field(record, "event") == Some("start") && self.is_of_execution(record) {
+            number(record, "seq").into_iter().for_each(|start| self.choose(start));
+        } else if let (true, Some(start)) = (is_chosen, number(record, "start")) {
+            self.chosen.remove(&start);
+        }
+    }
+
+    fn note_execution(&mut self, record: &Value) {
+        let (execution, approval) = (field(record, "execution_id"), field(record, "approval_id"));
+        let is_wanted = |id: Option<&str>| id.is_some() && id == self.query.execution.as_deref();
+        if !self.exact && (is_wanted(execution) || is_wanted(approval)) {
             self.exact = true;
             self.approvals.clear();
+            self.chosen.clear();
         }
-        if let (Some(approval), true) = (field(record, "approval_id"), self.is_of_execution(record)) {
-            if self.approvals.len() < MAX_REMEMBERED {
-                self.approvals.insert(approval.to_owned());
-            } else {
-                self.overflows |= !self.approvals.contains(approval);
-            }
+        if is_wanted(approval) {
+            self.overflows |= !insert(&mut self.approved, execution.map(str::to_owned));
         }
+        if is_wanted(approval) || self.is_of_execution(record) {
+            self.overflows |= !insert(&mut self.approvals, approval.map(str::to_owned));
+        }
+    }
+
+    fn choose(&mut self, start: u64) {
+        self.overflows |= !insert(&mut self.chosen, Some(start));
     }
 
     /// If it is looked for.
@@ -227,9 +229,11 @@ impl Search<'_> {
             return Ok(());
         }
         match self.query.format {
-            Format::Line => writeln!(out, "{}", in_line(record))?,
+            Format::Line { columns } => writeln!(out, "{}", cut(&in_line(record), columns))?,
             Format::Full { columns } => {
-                write!(out, "{}{}", if self.found { "\n" } else { "" }, in_full(record, columns))?;
+                let is_unfinished = number(record, "seq").is_some_and(|start| self.chosen.contains(&start));
+                let between = if self.found { "\n" } else { "" };
+                write!(out, "{between}{}", in_full(record, is_unfinished, columns))?;
             }
             Format::Json => {
                 out.write_all(text)?;
@@ -241,13 +245,15 @@ impl Search<'_> {
     }
 
     fn matches(&mut self, record: &Value) -> bool {
-        let Query { identities, events, recorded, since, until, .. } = self.query;
+        let Query { identities, events, user, recorded, since, until, .. } = self.query;
         let field = |name: &str| field(record, name).unwrap_or_default();
         let time = || humantime::parse_rfc3339_weak(field("time")).ok();
         let is_of_event = |event: &str| event == field("event") || event == "denied" && field("decision") == "deny";
         // before the events: an end may be asked for alone
-        let has_text = self.has_text(record);
-        has_text
+        let is_asked = self.is_asked(record);
+        is_asked
+            && self.has_outcome(record)
+            && user.as_ref().is_none_or(|user| user == field("user"))
             && identities.as_ref().is_none_or(|names| names.contain(field("identity")))
             && (events.is_empty() || events.iter().any(|event| is_of_event(event)))
             && (!*recorded || record.get("recording").is_some())
@@ -259,7 +265,18 @@ impl Search<'_> {
     /// Whether it is of an execution that is looked for, if any is.
     fn is_of_execution(&self, record: &Value) -> bool {
         let of = field(record, "execution_id").unwrap_or_default();
-        self.query.execution.as_ref().is_none_or(|id| if self.exact { of == id } else { of.starts_with(id.as_str()) })
+        self.query.execution.as_ref().is_none_or(|id| match self.exact {
+            true => of == id || self.approved.contains(of),
+            false => of.starts_with(id.as_str()),
+        })
+    }
+
+    /// Whether it is the start or the end of an execution with the outcome that is looked for, if one is.
+    fn has_outcome(&self, record: &Value) -> bool {
+        let Some(outcome) = &self.query.outcome else { return true };
+        let start = if field(record, "event") == Some("start") { "seq" } else { "start" };
+        // the record of a start may be missing
+        outcome.is_reported(record) || number(record, start).is_some_and(|start| self.chosen.contains(&start))
     }
 
     /// Whether it requests or reviews an approval of such an execution.
@@ -268,24 +285,40 @@ impl Search<'_> {
             && field(record, "approval_id").is_some_and(|id| self.approvals.contains(id))
     }
 
-    /// Whether what was asked for has the text, or this is the end of a start that has.
-    fn has_text(&mut self, record: &Value) -> bool {
-        let Some(text) = &self.query.text else { return true };
-        let number = |name: &str| record.get(name).and_then(Value::as_u64);
-        if number("start").is_some_and(|start| self.starts.remove(&start)) {
+    /// Whether what was asked for has the text and the approval, or this is the end of a start that has.
+    fn is_asked(&mut self, record: &Value) -> bool {
+        let Query { text, approved_by, .. } = self.query;
+        if text.is_none() && approved_by.is_none() {
             return true;
         }
-        let has = TEXTS.iter().any(|name| asked(record, name).contains(text.as_str()));
-        if has && field(record, "event") == Some("start") {
-            match self.starts.len() < MAX_REMEMBERED {
-                true => self.starts.extend(number("seq")),
-                false => self.overflows = true,
-            }
+        if number(record, "start").is_some_and(|start| self.starts.remove(&start)) {
+            return true;
         }
-        has
+        let has_text = |text: &String| TEXTS.iter().any(|name| asked(record, name).contains(text.as_str()));
+        let is_approved = |by: &NamePatterns| field(record, "approved_by").is_some_and(|name| by.contain(name));
+        let is_asked = text.as_ref().is_none_or(has_text) && approved_by.as_ref().is_none_or(is_approved);
+        if is_asked && field(record, "event") == Some("start") {
+            self.overflows |= !insert(&mut self.starts, number(record, "seq"));
+        }
+        is_asked
+    }
+}
+
+/// False: there are too many.
+fn insert<T: Hash + Eq>(all: &mut HashSet<T>, one: Option<T>) -> bool {
+    let Some(one) = one else { return true };
+    if all.len() < MAX_REMEMBERED {
+        all.insert(one);
+        true
+    } else {
+        all.contains(&one)
     }
 }
 
 fn field<'a>(record: &'a Value, name: &str) -> Option<&'a str> {
     record.get(name).and_then(Value::as_str)
+}
+
+fn number(record: &Value, name: &str) -> Option<u64> {
+    record.get(name).and_then(Value::as_u64)
 }

@@ -1,5 +1,7 @@
 //! Records for people: on one line, or on a line for each field.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 use telexec_executor::NAMED_COMMAND;
 use telexec_executor::text::printable;
@@ -33,16 +35,19 @@ const FIRST: [&str; 22] = [
 const OMITTED: [&str; 5] = ["event", "hash", "prev", "seq", "time"];
 /// The width of the column of names; longer ones reach into the next one.
 const MAX_WIDTH: usize = 32;
+/// In place of what there is no room for.
+const CUT: &str = "...";
 /// At least so many columns are for values.
 const MIN_ROOM: usize = 20;
 
-/// The text of a record, with a newline at its end: `start, record 12, 2026-11-27T08:30:00Z`, and a line for each field,
+/// The text of a record, with a newline at its end: `start, record 12, 2026-11-27T08:30:00Z`, if it `is_unfinished` with
+/// `, without an end`, and a line for each field,
 /// indented, with further ones for the further lines of a text, and for what is longer than the terminal has `columns`: nothing of
 /// a value is where a name could be.
-pub(super) fn in_full(record: &Value, columns: Option<usize>) -> String {
+pub(super) fn in_full(record: &Value, is_unfinished: bool, columns: Option<usize>) -> String {
     let part = |name: &str| record.get(name).map(text).unwrap_or_default();
     let mut full = printable(&format!("{}, record {}, {}", part("event"), part("seq"), part("time")));
-    full.push('\n');
+    full.push_str(if is_unfinished { ", without an end\n" } else { "\n" });
     let fields = record.as_object().into_iter().flatten().filter(|(name, _)| !OMITTED.contains(&name.as_str()));
     let mut fields: Vec<_> = fields.flat_map(|(name, value)| flattened(name, value)).collect();
     let place = |name: &str| FIRST.iter().position(|first| *first == name).unwrap_or(FIRST.len());
@@ -68,6 +73,13 @@ pub(super) fn in_full(record: &Value, columns: Option<usize>) -> String {
         }
     }
     full
+}
+
+/// What a terminal with so many columns has room for on a line.
+pub(super) fn cut(line: &str, columns: Option<usize>) -> Cow<'_, str> {
+    let Some(columns) = columns.filter(|columns| fitting(line, *columns) < line.len()) else { return line.into() };
+    let (begin, _) = line.split_at(fitting(line, columns.saturating_sub(CUT.len())));
+    format!("{begin}{CUT}").into()
 }
 
 /// The length in bytes of what takes so many columns. All but ASCII is taken to be wide.
@@ -180,7 +192,7 @@ mod tests {
         let fields: serde_json::Map<_, _> = (0..1000).map(|n| (n.to_string(), json!(n))).collect();
         let record =
             json!({ "event": "a\u{1b}\nend, record 1, ", &*long: fields, "b\n  agent": "c\n\r\u{85}d\n", "e": {} });
-        let full = in_full(&record, None);
+        let full = in_full(&record, false, None);
         assert!(full.len() < 2 * record.to_string().len(), "{} bytes", full.len());
         let lines: Vec<_> = full.lines().collect();
         assert_eq!(lines[0], r"a\u{1b}\nend, record 1, , record , ");
@@ -189,15 +201,24 @@ mod tests {
     }
 
     #[test]
+    fn what_a_line_has_no_room_for_is_cut() {
+        let line = format!("a{}", "ä".repeat(10));
+        assert_eq!(cut(&line, None), line);
+        assert_eq!(cut(&line, Some(21)), line);
+        assert_eq!(cut(&line, Some(20)), "aääääääää...");
+        assert_eq!(cut(&line, Some(1)), "...");
+    }
+
+    #[test]
     fn a_long_value_is_continued_below_itself() {
         let padding = " ".repeat(71);
         let record = json!({ "event": "start", "argv": format!("a{padding}end, record 9, ä{}", "b".repeat(70)) });
-        let full = in_full(&record, Some(80));
+        let full = in_full(&record, false, Some(80));
         let lines: Vec<_> = full.lines().skip(1).collect();
         assert_eq!(lines[0], "  argv  a");
         assert!(lines.iter().skip(1).all(|line| line.starts_with("        ")), "{lines:#?}");
         assert!(lines.iter().all(|line| line.chars().count() <= 80), "{lines:#?}");
-        let narrow = in_full(&record, Some(1));
+        let narrow = in_full(&record, false, Some(1));
         assert!(narrow.lines().skip(1).all(|line| line.len() <= 8 + MIN_ROOM + 1), "{narrow}");
     }
 }

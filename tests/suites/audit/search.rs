@@ -59,6 +59,13 @@ async fn records_are_found_by_who_what_and_when() {
         (&["--text", "exit 3", "--event", "end"], "end"),
         (&["--event", "refused", "--event", "not_started"], "refused not_started"),
         (&["--id", "one"], "start end"),
+        (&["--exit-code", "3"], "start end"),
+        (&["--exit-code", "3", "--exit-code", "0", "--event", "end"], "end end"),
+        (&["--exit-code", "3", "--cause", "signaled"], ""),
+        (&["--cause", "exited", "--id", "one"], "start end"),
+        (&["--cause", "not_started"], "start not_started"),
+        (&["--unfinished"], ""),
+        (&["--user", "no-such-user"], ""),
         (&["--identity", &identity, "--event", "start"], "start start start"),
         (&["--identity", "unix:uid=*", "--id", "two"], "start end"),
         (&["--identity", "anna"], ""),
@@ -73,6 +80,52 @@ async fn records_are_found_by_who_what_and_when() {
     let [start, end] = &lines[..] else { panic!("{lines:?}") };
     assert!(start.ends_with(&format!("  start  {identity}  one-1  @greet: echo hello a; reason: INC-7")), "{start}");
     assert!(end.contains("  one-1  exit code 0 after "), "{end}");
+}
+
+/// What an agent recorded that was killed; and who approved what.
+#[tokio::test(flavor = "multi_thread")]
+async fn executions_are_found_by_their_approval_and_their_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("log");
+    let records = [
+        r#""event":"denied","identity":"anna","approval_id":"A1""#,
+        r#""event":"call","identity":"bob","rpc":"ApproveExecution","approval_id":"A1""#,
+        r#""event":"start","execution_id":"x","identity":"anna","approval_id":"A1","approved_by":"ops/bob","user":"root""#,
+        r#""event":"start","execution_id":"xy","identity":"anna","argv":["lost"]"#,
+        r#""event":"end","execution_id":"x","start":3,"cause":"timed_out","exit_code":-1,"user":"root""#,
+        r#""event":"end","execution_id":"z","cause":"timed_out","exit_code":-1,"user":"www""#,
+    ];
+    let line = |(number, record): (usize, &&str)| {
+        format!("{{\"seq\":{},\"time\":\"2026-01-02T03:04:05Z\",{record}}}\n", number + 1)
+    };
+    std::fs::write(&log, records.iter().enumerate().map(line).collect::<String>()).unwrap();
+    for (args, found) in [
+        (&["--approved-by", "ops/*"][..], "start end"),
+        (&["--approved-by", "bob"], ""),
+        (&["--user", "root"], "start end"),
+        (&["--cause", "timed_out"], "start end end"),
+        (&["--cause", "timed_out", "--user", "www"], "end"),
+        (&["--unfinished"], "start"),
+        (&["--unfinished", "--text", "lost"], "start"),
+        (&["--unfinished", "--id", "z"], ""),
+    ] {
+        assert_eq!(events(&log, args).await, found, "{args:?}");
+    }
+    let log = log.to_str().unwrap();
+    for id in ["x", "A1"] {
+        let (code, lines) = audit(&["show", log, id]).await;
+        let headings: Vec<_> = lines.iter().filter(|line| line.contains(", record ")).collect();
+        assert_eq!((code, headings.len()), (0, 4), "{id}: {lines:?}");
+        assert!(!headings.iter().any(|heading| heading.contains("without an end")), "{headings:?}");
+    }
+    let (_, lines) = audit(&["show", log, "xy"]).await;
+    assert_eq!(lines[0], "start, record 4, 2026-01-02T03:04:05Z, without an end");
+    let (code, lines) = audit(&["show", "--json", log, "xy"]).await;
+    let record: Value = serde_json::from_str(&lines[0]).unwrap();
+    assert_eq!((code, lines.len(), &record["argv"][0]), (0, 1, &Value::from("lost")));
+    // all that it reads twice has to be there twice
+    let (code, said) = search(Path::new("/dev/stdin"), &["--unfinished"]).await;
+    assert!(code == 2 && said[0].contains("it is not a regular file"), "{said:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
