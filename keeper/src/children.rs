@@ -314,7 +314,6 @@ impl Children {
             if child.is_to_stay() {
                 continue;
             }
-            let is_bound = child.is_bound();
             let id = child.id.take();
             if let Some(id) = &id {
                 self.by_id.remove(id);
@@ -322,7 +321,7 @@ impl Children {
             child.held.clear();
             if child.exit.is_some() {
                 lost.ended.push(*number);
-            } else if is_bound {
+            } else if child.is_bound() {
                 child.kill();
                 lost.killed += usize::from(id.is_some());
             }

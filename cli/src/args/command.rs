@@ -57,7 +57,7 @@ pub(crate) struct CommandArgs {
     /// Reason, for the agent's policy and audit log
     #[arg(long, hide_short_help = true, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
-    /// Set a label that `telexec ps` can filter by; may be repeated
+    /// Set a label, for filters of `telexec ps` and the audit log; may be repeated
     #[arg(long, hide_short_help = true, value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub(crate) label: Vec<(String, String)>,
 }

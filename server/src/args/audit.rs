@@ -80,8 +80,7 @@ telexecd audit verify --keeper-log keeper.log /var/log/telexec/audit.log"
     },
     /// Search an audit log: print the records that all of the given options match
     #[command(
-        after_help = "Prints a line per record: time, event, identity, execution ID, and what was asked for or came of it; on a \
-terminal, what fits on the line. The chain is not verified: see verify.\n\n\
+        after_help = "Prints a line per record: time, event, identity, execution ID, and what was asked for or came of it. The chain is not verified: see verify.\n\n\
 TIME is such as 2026-11-26, 2026-11-26T08:30:00Z, or a duration before now, such as 30m or 2d.\n\n\
 Exit codes: 0 found, 1 nothing found, 2 invalid command line, a file cannot be read, or has lines that are no records.\n\n\
 Examples:\n  \
@@ -155,10 +154,14 @@ pub struct SearchArgs {
     /// Execution ID, or its beginning
     #[arg(long, value_name = "ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     id: Option<String>,
-    /// Text in the command, its programs, @NAME, directory or reason, a path or a host; finds the ends of such commands too
+    /// Text in the command, its programs, @NAME, directory, names of variables or reason, a path or a host; finds the ends of such
+    /// commands too
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     text: Option<String>,
-    /// User that the command was to run as, or ran as
+    /// Label of the command; finds the ends of such commands too; may be repeated: all must match
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_label)]
+    label: Vec<(String, String)>,
+    /// User that the command was to run as, or ran as; finds the starts of such commands too
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     user: Option<String>,
     /// Identity that approved the command, or a pattern; finds the ends of such commands too; may be repeated
@@ -167,7 +170,8 @@ pub struct SearchArgs {
     /// How the command ended; finds the starts of such commands too; may be repeated
     #[arg(long, value_name = "CAUSE", value_parser = CAUSES)]
     cause: Vec<String>,
-    /// Exit code; finds the starts of such commands too; may be repeated
+    /// Exit code of the command itself (of timeouts, signals and programs not found see --cause); finds the starts of such commands
+    /// too; may be repeated
     #[arg(long, value_name = "N")]
     exit_code: Vec<u8>,
     /// Only starts without an end: commands that are running, and those whose ends could not be recorded
@@ -226,6 +230,11 @@ fn parse_speed(text: &str) -> Result<f64, String> {
     speed.ok_or_else(|| "expected a number from 0.01 to 1000".to_owned())
 }
 
+fn parse_label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
 /// A time as it is in records, a date, or how long ago it was.
 fn parse_time(text: &str) -> Result<SystemTime, String> {
     let ago = || SystemTime::now().checked_sub(humantime::parse_duration(text).ok()?);
@@ -242,6 +251,7 @@ impl SearchArgs {
         let has_outcome = self.unfinished || !self.cause.is_empty() || !self.exit_code.is_empty();
         let query = Query {
             identities: patterns("--identity", &self.identity)?,
+            labels: self.label.clone(),
             user: self.user.clone(),
             approved_by: patterns("--approved-by", &self.approved_by)?,
             outcome: has_outcome.then(|| match self.unfinished {
@@ -255,7 +265,7 @@ impl SearchArgs {
             since: self.since,
             until: self.until,
             whole: false,
-            format: if self.json { Format::Json } else { Format::Line { columns: columns() } },
+            format: if self.json { Format::Json } else { Format::Line },
         };
         Ok(search_files(&self.files, &query, out)?)
     }
@@ -285,13 +295,9 @@ impl AuditAction {
     }
 }
 
-/// Of standard output, if it is a terminal.
-fn columns() -> Option<usize> {
-    tcgetwinsize(stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0)
-}
-
 fn show(log: &Path, id: &str, json: bool, out: &mut impl Write) -> io::Result<u8> {
-    let format = if json { Format::Json } else { Format::Full { columns: columns() } };
+    let columns = tcgetwinsize(stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
+    let format = if json { Format::Json } else { Format::Full { columns } };
     let execution = Some(id.to_owned());
     let code = search_files(&[log.to_owned()], &Query { execution, whole: true, format, ..Query::default() }, out)?;
     if code == NOT_FOUND {

@@ -62,10 +62,10 @@ telexecd health --timeout 2s unix:///run/telexec/agent.sock"
         after_help = "For agents with a keeper. Detached commands, those in the background, and those of clients that \
 reconnect run on. What is bound to a call gets the shutdown_grace to end by itself, while calls are served as usual.\n\n\
 Use the same --config or environment as the agent, since it is found by its state_dir. If the programs on disk cannot \
-continue what runs, or the configuration is not valid, the agent goes on as it is. To interrupt this does not stop an \
-upgrade that has begun.\n\n\
+continue what runs, or the configuration is not valid, the agent goes on as it is. Interrupting this does not \
+stop an upgrade that has begun.\n\n\
 Exit codes: 0 the programs on disk have taken over, or nothing has changed, 1 the agent goes on as it is, 2 invalid command line, 3 there is no \
-such agent with a keeper, 4 it has handed over, and no agent serves or its keeper runs its old program, 78 invalid \
+such agent with a keeper, 4 it has handed over, but no agent serves or its keeper runs its old program, 78 invalid \
 configuration.\n\n\
 Examples:\n  \
 telexecd --config /etc/telexec/telexecd.toml upgrade\n  \

@@ -1,10 +1,11 @@
 //! The description of a command in a record: what it runs and its options, but no values of its environment and nothing of its
 //! input.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use serde::Serialize;
-use telexec_executor::{Command, Program, ResourceLimits};
+use telexec_executor::{Command, Descendants, Program, ResourceLimits};
 use telexec_shell::Analysis;
 use time::OffsetDateTime;
 
@@ -23,7 +24,7 @@ const MAX_BRIEF_BYTES: usize = 2048;
 const MAX_NAME_BYTES: usize = 256;
 /// How much is searched for secrets: a match that begins in the recorded part ends within this.
 const MAX_LOOKED_AT: usize = 128 * 1024;
-/// For all names of variables, or of programs, together.
+/// For all names of variables, or of programs, or all labels, together.
 const MAX_NAMES: usize = 16 * 1024;
 /// For any other text.
 const MAX_TEXT: usize = 4096;
@@ -83,6 +84,12 @@ pub(super) struct Asked {
     terminal: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     may_outlive_its_call: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    kills_descendants: bool,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    more_labels: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
@@ -142,6 +149,7 @@ impl CommandDescriber {
 
     fn describe(&self, command: &Command, analysis: &CommandAnalysis, max: usize, max_names: usize) -> Box<Asked> {
         let (environment, more_environment) = within(max_names, command.environment().keys().map(String::as_str));
+        let (labels, more_labels) = self.labels(command, max_names);
         let mut asked = Asked {
             named_command: command.named_command().map(|name| clip_to(MAX_NAME_BYTES, name)),
             directory: command.working_directory().map(clip),
@@ -157,6 +165,9 @@ impl CommandDescriber {
             accepts_input: command.accepts_input(),
             terminal: command.terminal().is_some(),
             may_outlive_its_call: command.may_go_to_background(),
+            kills_descendants: command.descendants() == Descendants::Kill,
+            labels,
+            more_labels,
             reason: Some(command.reason()).filter(|reason| !reason.is_empty()).map(|reason| self.redact.text(reason)),
             ..Asked::default()
         };
@@ -172,6 +183,20 @@ impl CommandDescriber {
             Commands::None => self.add_digest(command.program(), &mut asked),
         }
         Box::new(asked)
+    }
+
+    /// As many labels as fit the limit together, and whether there are more.
+    fn labels(&self, command: &Command, limit: usize) -> (BTreeMap<String, String>, bool) {
+        let mut left = limit;
+        let fits = |(key, value): &(&String, &String)| {
+            // quotes, colon and comma
+            let length = key.len() + value.len() + 6;
+            left.checked_sub(length).map(|after| left = after).is_some()
+        };
+        let redacted = |(key, value): (&String, &String)| (key.clone(), self.redact.text(value));
+        let kept: BTreeMap<_, _> = command.labels().iter().take_while(fits).map(redacted).collect();
+        let more = kept.len() < command.labels().len();
+        (kept, more)
     }
 
     /// Whether that is all of it.

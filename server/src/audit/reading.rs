@@ -1,4 +1,4 @@
-//! Reads the records of a log, for who looks for some of them.
+//! Reads the records of a log, for those that look for some of them.
 
 use std::io::{self, BufReader};
 use std::path::PathBuf;

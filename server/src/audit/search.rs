@@ -11,7 +11,7 @@ use telexec_executor::text::printable;
 
 use super::reading::each_record;
 use super::report::unreadable;
-use super::show::{asked, cut, in_full, in_line};
+use super::show::{asked, in_full, in_line};
 use crate::identity::patterns::NamePatterns;
 use crate::logging;
 
@@ -21,15 +21,16 @@ pub(crate) const NOT_FOUND: u8 = 1;
 const FAILED: u8 = 2;
 /// The event, and here the cause, of a start that came to nothing.
 const NOT_STARTED: &str = "not_started";
-/// Starts whose ends are looked for, and approvals whose records are.
+/// At most so many starts, executions or approvals are remembered.
 const MAX_REMEMBERED: usize = 1_000_000;
 /// The fields that are searched for a text.
-const TEXTS: [&str; 14] = [
+const TEXTS: [&str; 15] = [
     "approval_id",
     "argv",
     "certificate_name",
     "command",
     "directory",
+    "environment",
     "host",
     "message",
     "named_command",
@@ -52,11 +53,13 @@ pub(crate) struct Query {
     pub(crate) execution: Option<String>,
     /// With this text in what was asked for.
     pub(crate) text: Option<String>,
+    /// With all of these labels in what was asked for.
+    pub(crate) labels: Vec<(String, String)>,
     /// As this user.
     pub(crate) user: Option<String>,
     /// Approved by one of these identities.
     pub(crate) approved_by: Option<NamePatterns>,
-    /// Only starts and ends of executions that ended so. The files are read twice.
+    /// Only starts and ends of executions of which this is so. The files are read twice.
     pub(crate) outcome: Option<Outcome>,
     /// Only starts and ends of executions that were recorded.
     pub(crate) recorded: bool,
@@ -70,7 +73,7 @@ pub(crate) struct Query {
     pub(crate) format: Format,
 }
 
-/// How an execution has ended.
+/// Whether and how an execution has ended.
 #[derive(Clone, Debug)]
 pub(crate) enum Outcome {
     Ended {
@@ -99,20 +102,15 @@ impl Outcome {
 }
 
 /// How records are printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// A line for people; cut for a terminal with so many columns, if it is one.
-    Line { columns: Option<usize> },
+    /// A line for people.
+    #[default]
+    Line,
     /// A line for each field, and an empty one between records; for a terminal with so many columns, if it is one.
     Full { columns: Option<usize> },
     /// As they are in the log.
     Json,
-}
-
-impl Default for Format {
-    fn default() -> Self {
-        Self::Line { columns: None }
-    }
 }
 
 /// Prints records of the files of one log, in this order; given a single file, also those rotated before it. What cannot be read
@@ -125,14 +123,16 @@ pub(crate) fn search_files(given: &[PathBuf], query: &Query, out: &mut impl Writ
         query,
         exact: false,
         starts: HashSet::new(),
-        chosen: HashSet::new(),
+        with_outcome: HashSet::new(),
+        unfinished: HashSet::new(),
+        ran_as: HashSet::new(),
         approvals: HashSet::new(),
         approved: HashSet::new(),
         overflows: false,
         found: false,
     };
-    if query.whole || query.outcome.is_some() {
-        // how something ended comes after it, and a request and its review come before the start that has their ID
+    if query.whole || query.outcome.is_some() || query.user.is_some() {
+        // how something ended, and as whom it ran, comes after it, and a request and its review come before the start that has their ID
         if let Some(path) = given.iter().find(|path| path.metadata().is_ok_and(|file| !file.is_file())) {
             return Ok(unreadable(path, &io::Error::other("it is not a regular file")));
         }
@@ -174,13 +174,17 @@ struct Search<'a> {
     exact: bool,
     /// The numbers of starts that were found by their text: their ends do not have it.
     starts: HashSet<u64>,
-    /// The numbers of starts that have the outcome that is looked for, or, of an execution that is looked for, no end.
-    chosen: HashSet<u64>,
+    /// The numbers of starts with the end that is looked for.
+    with_outcome: HashSet<u64>,
+    /// The numbers of starts without an end.
+    unfinished: HashSet<u64>,
+    /// The numbers of starts that ran as the user that is looked for.
+    ran_as: HashSet<u64>,
     /// The approvals of the executions.
     approvals: HashSet<String>,
     /// The executions that had the approval that is looked for.
     approved: HashSet<String>,
-    /// There are more starts or approvals than are looked for.
+    /// There are more of these than are remembered.
     overflows: bool,
     found: bool,
 }
@@ -191,15 +195,19 @@ impl Search<'_> {
         if self.query.whole {
             self.note_execution(record);
         }
-        let has_ended = |outcome: &Outcome| outcome.is_reported(record);
-        if self.query.outcome.as_ref().is_some_and(has_ended) {
-            number(record, "start").into_iter().for_each(|start| self.choose(start));
+        // a start comes before its end
+        if !self.is_of_execution(record) || self.query.since.is_some_and(|since| !is_from(record, since)) {
+            return;
         }
-        let is_chosen = self.query.whole || matches!(self.query.outcome, Some(Outcome::Unfinished));
-        if is_chosen && field(record, "event") == Some("start") && self.is_of_execution(record) {
-            number(record, "seq").into_iter().for_each(|start| self.choose(start));
-        } else if let (true, Some(start)) = (is_chosen, number(record, "start")) {
-            self.chosen.remove(&start);
+        if self.query.outcome.as_ref().is_some_and(|outcome| outcome.is_reported(record)) {
+            self.overflows |= !insert(&mut self.with_outcome, ended(record));
+        }
+        if self.query.whole || matches!(self.query.outcome, Some(Outcome::Unfinished)) {
+            self.overflows |= !insert(&mut self.unfinished, begun(record));
+            ended(record).into_iter().for_each(|start| _ = self.unfinished.remove(&start));
+        }
+        if self.has_user(record) {
+            self.overflows |= !insert(&mut self.ran_as, ended(record));
         }
     }
 
@@ -209,7 +217,8 @@ impl Search<'_> {
         if !self.exact && (is_wanted(execution) || is_wanted(approval)) {
             self.exact = true;
             self.approvals.clear();
-            self.chosen.clear();
+            self.unfinished.clear();
+            self.overflows = false;
         }
         if is_wanted(approval) {
             self.overflows |= !insert(&mut self.approved, execution.map(str::to_owned));
@@ -219,19 +228,15 @@ impl Search<'_> {
         }
     }
 
-    fn choose(&mut self, start: u64) {
-        self.overflows |= !insert(&mut self.chosen, Some(start));
-    }
-
     /// If it is looked for.
     fn print(&mut self, record: &Value, text: &[u8], out: &mut impl Write) -> io::Result<()> {
         if !self.matches(record) {
             return Ok(());
         }
         match self.query.format {
-            Format::Line { columns } => writeln!(out, "{}", cut(&in_line(record), columns))?,
+            Format::Line => writeln!(out, "{}", in_line(record))?,
             Format::Full { columns } => {
-                let is_unfinished = number(record, "seq").is_some_and(|start| self.chosen.contains(&start));
+                let is_unfinished = begun(record).is_some_and(|start| self.unfinished.contains(&start));
                 let between = if self.found { "\n" } else { "" };
                 write!(out, "{between}{}", in_full(record, is_unfinished, columns))?;
             }
@@ -247,19 +252,18 @@ impl Search<'_> {
     fn matches(&mut self, record: &Value) -> bool {
         let Query { identities, events, user, recorded, since, until, .. } = self.query;
         let field = |name: &str| field(record, name).unwrap_or_default();
-        let time = || humantime::parse_rfc3339_weak(field("time")).ok();
         let is_of_event = |event: &str| event == field("event") || event == "denied" && field("decision") == "deny";
         // before the events: an end may be asked for alone
         let is_asked = self.is_asked(record);
         is_asked
             && self.has_outcome(record)
-            && user.as_ref().is_none_or(|user| user == field("user"))
+            && (user.is_none() || self.has_user(record) || contains(&self.ran_as, begun(record)))
             && identities.as_ref().is_none_or(|names| names.contain(field("identity")))
             && (events.is_empty() || events.iter().any(|event| is_of_event(event)))
             && (!*recorded || record.get("recording").is_some())
             && (self.is_of_execution(record) || self.is_of_approval(record))
-            && since.is_none_or(|since| time().is_some_and(|time| time >= since))
-            && until.is_none_or(|until| time().is_some_and(|time| time < until))
+            && since.is_none_or(|since| is_from(record, since))
+            && until.is_none_or(|until| time(record).is_some_and(|time| time < until))
     }
 
     /// Whether it is of an execution that is looked for, if any is.
@@ -273,10 +277,17 @@ impl Search<'_> {
 
     /// Whether it is the start or the end of an execution with the outcome that is looked for, if one is.
     fn has_outcome(&self, record: &Value) -> bool {
-        let Some(outcome) = &self.query.outcome else { return true };
-        let start = if field(record, "event") == Some("start") { "seq" } else { "start" };
-        // the record of a start may be missing
-        outcome.is_reported(record) || number(record, start).is_some_and(|start| self.chosen.contains(&start))
+        match &self.query.outcome {
+            None => true,
+            Some(Outcome::Unfinished) => contains(&self.unfinished, begun(record)),
+            // the record of a start may be missing
+            Some(ended) => ended.is_reported(record) || contains(&self.with_outcome, begun(record)),
+        }
+    }
+
+    /// Whether it is of the user that is looked for.
+    fn has_user(&self, record: &Value) -> bool {
+        self.query.user.is_some() && field(record, "user") == self.query.user.as_deref()
     }
 
     /// Whether it requests or reviews an approval of such an execution.
@@ -285,23 +296,32 @@ impl Search<'_> {
             && field(record, "approval_id").is_some_and(|id| self.approvals.contains(id))
     }
 
-    /// Whether what was asked for has the text and the approval, or this is the end of a start that has.
+    /// Whether what was asked for has the text, the labels and the approval, or this is the end of a start that has.
     fn is_asked(&mut self, record: &Value) -> bool {
-        let Query { text, approved_by, .. } = self.query;
-        if text.is_none() && approved_by.is_none() {
+        let Query { text, labels, approved_by, .. } = self.query;
+        if text.is_none() && labels.is_empty() && approved_by.is_none() {
             return true;
         }
-        if number(record, "start").is_some_and(|start| self.starts.remove(&start)) {
+        if ended(record).is_some_and(|start| self.starts.remove(&start)) {
             return true;
         }
         let has_text = |text: &String| TEXTS.iter().any(|name| asked(record, name).contains(text.as_str()));
         let is_approved = |by: &NamePatterns| field(record, "approved_by").is_some_and(|name| by.contain(name));
-        let is_asked = text.as_ref().is_none_or(has_text) && approved_by.as_ref().is_none_or(is_approved);
-        if is_asked && field(record, "event") == Some("start") {
-            self.overflows |= !insert(&mut self.starts, number(record, "seq"));
+        let has_label = |(key, value): &(String, String)| {
+            record.get("labels").and_then(|labels| labels.get(key)).and_then(Value::as_str) == Some(value)
+        };
+        let is_asked = text.as_ref().is_none_or(has_text)
+            && labels.iter().all(has_label)
+            && approved_by.as_ref().is_none_or(is_approved);
+        if is_asked {
+            self.overflows |= !insert(&mut self.starts, begun(record));
         }
         is_asked
     }
+}
+
+fn contains(starts: &HashSet<u64>, start: Option<u64>) -> bool {
+    start.is_some_and(|start| starts.contains(&start))
 }
 
 /// False: there are too many.
@@ -317,6 +337,24 @@ fn insert<T: Hash + Eq>(all: &mut HashSet<T>, one: Option<T>) -> bool {
 
 fn field<'a>(record: &'a Value, name: &str) -> Option<&'a str> {
     record.get(name).and_then(Value::as_str)
+}
+
+/// The number of a start.
+fn begun(record: &Value) -> Option<u64> {
+    number(record, "seq").filter(|_| field(record, "event") == Some("start"))
+}
+
+/// The number of the start whose outcome this is.
+fn ended(record: &Value) -> Option<u64> {
+    number(record, "start").filter(|_| ["end", NOT_STARTED].map(Some).contains(&field(record, "event")))
+}
+
+fn time(record: &Value) -> Option<SystemTime> {
+    humantime::parse_rfc3339_weak(field(record, "time")?).ok()
+}
+
+fn is_from(record: &Value, since: SystemTime) -> bool {
+    time(record).is_some_and(|time| time >= since)
 }
 
 fn number(record: &Value, name: &str) -> Option<u64> {

@@ -1,7 +1,5 @@
 //! Records for people: on one line, or on a line for each field.
 
-use std::borrow::Cow;
-
 use serde_json::Value;
 use telexec_executor::NAMED_COMMAND;
 use telexec_executor::text::printable;
@@ -35,13 +33,11 @@ const FIRST: [&str; 22] = [
 const OMITTED: [&str; 5] = ["event", "hash", "prev", "seq", "time"];
 /// The width of the column of names; longer ones reach into the next one.
 const MAX_WIDTH: usize = 32;
-/// In place of what there is no room for.
-const CUT: &str = "...";
 /// At least so many columns are for values.
 const MIN_ROOM: usize = 20;
 
-/// The text of a record, with a newline at its end: `start, record 12, 2026-11-27T08:30:00Z`, if it `is_unfinished` with
-/// `, without an end`, and a line for each field,
+/// The text of a record, with a newline at its end: `start, record 12, 2026-11-27T08:30:00Z`, followed by `, without an end` if
+/// it `is_unfinished`; then a line for each field,
 /// indented, with further ones for the further lines of a text, and for what is longer than the terminal has `columns`: nothing of
 /// a value is where a name could be.
 pub(super) fn in_full(record: &Value, is_unfinished: bool, columns: Option<usize>) -> String {
@@ -73,13 +69,6 @@ pub(super) fn in_full(record: &Value, is_unfinished: bool, columns: Option<usize
         }
     }
     full
-}
-
-/// What a terminal with so many columns has room for on a line.
-pub(super) fn cut(line: &str, columns: Option<usize>) -> Cow<'_, str> {
-    let Some(columns) = columns.filter(|columns| fitting(line, *columns) < line.len()) else { return line.into() };
-    let (begin, _) = line.split_at(fitting(line, columns.saturating_sub(CUT.len())));
-    format!("{begin}{CUT}").into()
 }
 
 /// The length in bytes of what takes so many columns. All but ASCII is taken to be wide.
@@ -198,15 +187,6 @@ mod tests {
         assert_eq!(lines[0], r"a\u{1b}\nend, record 1, , record , ");
         assert_eq!(lines[1].trim_end(), r"  b\n  agent                        c");
         assert!(lines[2].trim_start() == r"\r\u{85}d" && lines[3].is_empty(), "{:?}", &lines[..4]);
-    }
-
-    #[test]
-    fn what_a_line_has_no_room_for_is_cut() {
-        let line = format!("a{}", "ä".repeat(10));
-        assert_eq!(cut(&line, None), line);
-        assert_eq!(cut(&line, Some(21)), line);
-        assert_eq!(cut(&line, Some(20)), "aääääääää...");
-        assert_eq!(cut(&line, Some(1)), "...");
     }
 
     #[test]

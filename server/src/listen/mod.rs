@@ -37,6 +37,16 @@ pub enum BindError {
     /// Another process listens there.
     #[error("{0} is in use by another process")]
     InUse(ListenAddress),
+    /// The directory of a Unix socket is missing, and cannot be created.
+    #[error("cannot listen on {listen}: cannot create the directory {directory}")]
+    Directory {
+        /// The address.
+        listen: ListenAddress,
+        /// The directory.
+        directory: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
     /// The system refused it.
     #[error("cannot listen on {listen}")]
     Io {

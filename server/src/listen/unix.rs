@@ -24,7 +24,7 @@ impl Unix {
             io::ErrorKind::AddrInUse => BindError::InUse(listen.clone()),
             _ => io(error),
         })?;
-        make_directory(path).map_err(io)?;
+        make_directory(listen, path)?;
         let socket = UnixListener::bind(path).map_err(io)?;
         let inode = Some(std::fs::symlink_metadata(path).map_err(io)?.ino());
         let listener = Self { socket, path: path.to_owned(), inode };
@@ -63,12 +63,13 @@ impl Drop for Unix {
 }
 
 /// Makes the directory of a socket, for the agent's user alone.
-fn make_directory(path: &Path) -> io::Result<()> {
+fn make_directory(listen: &ListenAddress, path: &Path) -> Result<(), BindError> {
     let Some(directory) = path.parent().filter(|directory| !directory.exists()) else { return Ok(()) };
-    match std::fs::DirBuilder::new().mode(0o700).create(directory) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(()),
-    }
+    std::fs::DirBuilder::new().mode(0o700).create(directory).map_err(|source| BindError::Directory {
+        listen: listen.clone(),
+        directory: directory.to_owned(),
+        source,
+    })
 }
 
 /// Removes a socket file that no process listens on.

@@ -1,16 +1,17 @@
 //! What an agent that runs as a user of its own needs, and only root can give: its cgroups and its directories.
 
 use std::ffi::OsStr;
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RawMode, Stat, Uid, chownat, fchmod, fchown, fstat, openat,
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RawMode, Stat, Uid, chownat, fchmod, fchown, fstat, mkdirat, openat,
 };
+use rustix::io::Errno;
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use telexec_engine::{check_delegation, delegate_cgroup, is_state_file, look_up_users};
 use telexec_keeper::agent_user::AgentUser;
@@ -25,6 +26,8 @@ const MAX_DEPTH: u32 = 4;
 
 /// S_IWGRP and S_IWOTH.
 const OTHERS_WRITE: RawMode = 0o022;
+/// S_ISVTX.
+const STICKY: RawMode = 0o1000;
 /// S_IRWXU.
 const OWNER_USES: RawMode = 0o700;
 /// S_ISUID and S_ISGID.
@@ -162,8 +165,8 @@ pub fn prepare(config: &Config, name: &str, file: Option<&Path>) -> Result<Prepa
     Ok(Prepared { agent_user: AgentUser::new(user, cgroups), command_users })
 }
 
-/// Gives a running agent with this configuration the directories that it writes to, as far as they have become root's. Nothing, if
-/// this process is not root.
+/// Gives a running agent with this configuration the directories that it writes to, as far as they are root's or missing. Does
+/// nothing if this process is not root.
 ///
 /// # Errors
 /// See [`AgentUserError`].
@@ -300,7 +303,7 @@ impl<'a> Directories<'a> {
                 Err(_) if only_checks => {}
                 found => {
                     let checked = check_ancestors(path);
-                    let made = checked.and_then(|()| if found.is_ok() { Ok(()) } else { make(path) });
+                    let made = checked.and_then(|()| if found.is_ok() { Ok(()) } else { make(path).map(drop) });
                     made.and_then(|()| owner.chown_directory(path, *content)).map_err(failed)?;
                 }
             }
@@ -321,25 +324,49 @@ impl<'a> Directories<'a> {
 
 /// No other user decides where this path leads.
 fn check_ancestors(path: &Path) -> io::Result<()> {
-    let is_other = |ancestor: &&Path| ancestor.symlink_metadata().is_ok_and(|found| found.uid() != 0);
-    let check = |path: &Path| match path.ancestors().skip(1).find(is_other) {
-        Some(other) => Err(io::Error::other(format!("{} belongs to a user other than root", other.display()))),
-        None => Ok(()),
+    let check = |path: &Path| {
+        path.ancestors().skip(1).try_for_each(|ancestor| match ancestor.symlink_metadata() {
+            Ok(found) if found.uid() != 0 => Err(other_users(ancestor, "belongs to a user other than root")),
+            // with the sticky bit nobody else renames what root has there
+            Ok(found) if found.is_dir() && found.mode() & (OTHERS_WRITE | STICKY) == OTHERS_WRITE => {
+                Err(other_users(ancestor, "is writable by users other than root"))
+            }
+            _ => Ok(()),
+        })
     };
     check(path)?;
     path.canonicalize().map_or(Ok(()), |path| check(&path))
 }
 
+fn other_users(path: &Path, what: &str) -> io::Error {
+    io::Error::other(format!("{} {what}", path.display()))
+}
+
 /// Makes a directory for root alone, below others that everyone may pass, whatever the umask.
-fn make(path: &Path) -> io::Result<()> {
-    if let Some(parent) = path.parent().filter(|parent| !parent.is_dir()) {
-        make(parent)?;
-        std::fs::set_permissions(parent, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+///
+/// # Errors
+/// As those of the system; also where other users have made something of that name meanwhile.
+fn make(path: &Path) -> io::Result<OwnedFd> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidFilename.into());
+    };
+    let parent = match parent.is_dir() {
+        true => openat(CWD, parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?,
+        false => {
+            let made = make(parent)?;
+            fchmod(&made, Mode::from_raw_mode(0o755))?;
+            made
+        }
+    };
+    match mkdirat(&parent, name, Mode::from_raw_mode(0o700)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno.into()),
     }
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-        made => made,
+    let made = open_directory(parent.as_fd(), name)?;
+    if fstat(&made)?.st_uid != 0 {
+        return Err(other_users(path, "belongs to a user other than root"));
     }
+    Ok(made)
 }
 
 /// Opens them as the agent will, by a thread that is that user: threads have credentials of their own, see
@@ -398,6 +425,9 @@ impl Owner {
     fn chown_directory(self, path: &Path, content: Content<'_>) -> io::Result<()> {
         let directory = open_directory(CWD, path.as_os_str())?;
         let stat = fstat(&directory)?;
+        if stat.st_uid != 0 {
+            return Err(other_users(path, "belongs to a user other than root"));
+        }
         if stat.st_mode & OTHERS_WRITE != 0 {
             return Err(io::Error::other("it is writable by users other than root: use a dedicated directory"));
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::{Value, json};
-use telexec_executor::{Command, CommandBuilder, Executor, ResourceLimits, TerminalSize};
+use telexec_executor::{Command, CommandBuilder, Descendants, Executor, ResourceLimits, TerminalSize};
 use telexec_proto::v1::ExecuteRequest;
 use telexec_tests::{Agent, AgentBuilder, Certs, Wire, follow, run};
 use tonic::Request;
@@ -30,7 +30,8 @@ async fn a_start_says_how_it_was_asked_for() {
     let command = Command::shell("cat; exit 0").shell("sh").working_directory("/usr").user("root").limits(limits);
     let command = command.env("TOKEN", "s3cret-value").env("A", "s3cret").clear_environment(true);
     let command = command.timeout(Duration::from_secs(60)).deadline(Instant::now() + Duration::from_secs(600));
-    let command = command.stdin("s3cret input").reason("ticket 7");
+    let labels = [("job".to_owned(), "nightly".to_owned())];
+    let command = command.stdin("s3cret input").reason("ticket 7").labels(labels).descendants(Descendants::Kill);
     let start = started(&audit, "", command).await;
     for (field, value) in [
         ("command", json!("cat; exit 0")),
@@ -42,6 +43,8 @@ async fn a_start_says_how_it_was_asked_for() {
         ("timeout_ms", json!(60_000)),
         ("stdin_bytes", json!(12)),
         ("reason", json!("ticket 7")),
+        ("labels", json!({"job": "nightly"})),
+        ("kills_descendants", json!(true)),
         ("limits", json!({"max_processes": 100})),
         ("decision", json!("allow")),
         ("transport", json!("unix")),

@@ -45,7 +45,9 @@ async fn records_are_found_by_who_what_and_when() {
         0
     );
     run(&executor, named(&["@greet", "x"])).await.unwrap_err();
-    assert_eq!(exited(&executor, Command::shell("exit 3").execution_id("two".parse().unwrap())).await, 3);
+    let labels = ["job", "host"].map(|name| (name.to_owned(), format!("{name}-1")));
+    let labelled = Command::shell("exit 3").execution_id("two".parse().unwrap()).labels(labels);
+    assert_eq!(exited(&executor, labelled.env("RELEASE", "9")).await, 3);
     run(&executor, named(&["/no/such/program"])).await.unwrap_err();
     audit.wait("end", 2).await;
     audit.wait("not_started", 1).await;
@@ -60,6 +62,10 @@ async fn records_are_found_by_who_what_and_when() {
         (&["--event", "refused", "--event", "not_started"], "refused not_started"),
         (&["--id", "one"], "start end"),
         (&["--exit-code", "3"], "start end"),
+        (&["--label", "job=job-1", "--label", "host=host-1"], "start end"),
+        (&["--label", "job=job-1", "--label", "host=job-1"], ""),
+        (&["--label", "job="], ""),
+        (&["--text", "RELEASE", "--event", "start"], "start"),
         (&["--exit-code", "3", "--exit-code", "0", "--event", "end"], "end end"),
         (&["--exit-code", "3", "--cause", "signaled"], ""),
         (&["--cause", "exited", "--id", "one"], "start end"),
@@ -94,6 +100,8 @@ async fn executions_are_found_by_their_approval_and_their_end() {
         r#""event":"start","execution_id":"xy","identity":"anna","argv":["lost"]"#,
         r#""event":"end","execution_id":"x","start":3,"cause":"timed_out","exit_code":-1,"user":"root""#,
         r#""event":"end","execution_id":"z","cause":"timed_out","exit_code":-1,"user":"www""#,
+        r#""event":"start","execution_id":"y","identity":"anna""#,
+        r#""event":"end","execution_id":"y","start":7,"cause":"exited","exit_code":0,"user":"www""#,
     ];
     let line = |(number, record): (usize, &&str)| {
         format!("{{\"seq\":{},\"time\":\"2026-01-02T03:04:05Z\",{record}}}\n", number + 1)
@@ -104,6 +112,7 @@ async fn executions_are_found_by_their_approval_and_their_end() {
         (&["--approved-by", "bob"], ""),
         (&["--user", "root"], "start end"),
         (&["--cause", "timed_out"], "start end end"),
+        (&["--user", "www"], "end start end"),
         (&["--cause", "timed_out", "--user", "www"], "end"),
         (&["--unfinished"], "start"),
         (&["--unfinished", "--text", "lost"], "start"),

@@ -53,7 +53,7 @@ pub trait ExecutionObserver: Send + Sync {
     }
 
     /// Completes when all that the observer was given is safe, and says whether that may go on: the output to readers, the
-    /// input to the command. What may not is dropped. `None`: it may, at once. Each stream asks after each piece, so it has to end
+    /// input to the command. What may not is dropped. `None`: it may, at once. Each stream asks after each read, so it has to end
     /// within some seconds whatever happens. Dropping it does no harm.
     fn safe(&self) -> Option<BoxFuture<'_, bool>> {
         None

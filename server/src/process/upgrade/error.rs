@@ -66,11 +66,13 @@ pub enum UpgradeError {
         /// The cause.
         source: io::Error,
     },
-    /// They are root's, and stay so.
-    #[error("the agent cannot get its directories back")]
+    /// They are not its user's.
+    #[error("cannot give the agent its directories")]
     Directories(#[from] AgentUserError),
     /// None is to be seen.
-    #[error("no running agent is visible with the state directory {path}: check --config, and run this as root")]
+    #[error(
+        "no running agent is visible with the state directory {path}: check --config, and run this as root; after a change of state_dir, restart the agent"
+    )]
     NoAgent {
         /// The directory.
         path: PathBuf,

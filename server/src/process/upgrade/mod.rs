@@ -80,7 +80,7 @@ fn hand_over(config: &Config, agent: &ServingAgent) -> Result<i32, UpgradeError>
     let pid = agent.pid();
     let keeper = agent.keeper().ok_or(UpgradeError::NoKeeper(pid))?;
     check_config(keeper, config)?;
-    // a unit with StateDirectory= takes them from the agent at each systemctl reload
+    // of new sockets, and what systemd has given to root: it does so at each reload of a unit with StateDirectory=
     restore_directories(config)?;
     agent.forget_refusal();
     send_upgrade(agent).map_err(|source| UpgradeError::Ask { pid, source })?;

@@ -160,9 +160,10 @@ async fn no_grace_outlasts_a_recording() {
     let config = format!("max_kill_grace = \"1h\"\n{}", audit.config("[audit.recordings]\nmax_bytes = 65536"));
     let agent = Agent::builder().config(config).policy(RULES).start();
     let executor = agent.executor().await;
-    let text = format!("trap '' TERM; echo ready; while :; do {MUCH}; done");
+    // sleep ends by the same SIGTERM
+    let text = format!("trap 'while :; do {MUCH}; done' TERM; echo ready; sleep 300; sleep 300");
     let grace = Duration::from_secs(3600);
-    let command = detached(&text).timeout(Duration::from_millis(1)).kill_grace(grace);
+    let command = detached(&text).timeout(Duration::from_secs(1)).kill_grace(grace);
     let outcome = run(&executor, command).await.unwrap();
     assert!(outcome.stdout.len() < 70_000, "{}", outcome.stdout.len());
     assert!(outcome.exited.stdout.dropped_bytes > 0, "{:?}", outcome.exited);

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::transcript::Transcript;
 use crate::lock::lock;
 use crate::observer::Observers;
-use crate::streams::source::Source;
+use crate::streams::source::{CHUNK_BYTES, Source};
 
 /// A chunk of less is small.
 const SMALL_BYTES: usize = 4096;
@@ -32,7 +32,7 @@ const TAIL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A command that holds up who reads one of its streams holds up who reads the other for no longer.
 const TURN_TIMEOUT: Duration = Duration::from_secs(1);
-/// After the exit: how long one chunk may take to be read.
+/// After the exit: how long what is read at once may take.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Both output streams of one execution.
@@ -166,6 +166,8 @@ impl Pump<'_> {
         if turn.as_ref().is_some_and(|is_stuck| **is_stuck) {
             return None;
         }
+        // the other stream may have taken the room meanwhile
+        let wanted = wanted.map(|wanted| wanted.min(self.transcript.room_now().max(CHUNK_BYTES)));
         tokio::select! {
             biased;
             read = source.read(wanted) => Some((read, turn)),

@@ -33,7 +33,10 @@ pub(crate) fn temporary_directory() -> io::Result<tempfile::TempDir> {
 pub(crate) fn own_directory(path: &Path) -> io::Result<PathBuf> {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(|error| {
+        io::Error::new(error.kind(), format!("cannot create the directory {}: {error}", path.display()))
+    })?;
     let metadata = std::fs::metadata(path)?;
     let (name, user, owner) = (path.display(), rustix::process::geteuid().as_raw(), metadata.uid());
     if metadata.is_dir() && owner != user {

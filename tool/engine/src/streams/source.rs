@@ -22,7 +22,7 @@ use crate::state::checkpoint::Checkpoint;
 /// The most that is delivered in one piece: larger chunks leave the processor's caches before they are sent.
 pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
 /// The most that is moved at once to where it is kept, by a thread that has to be woken for it.
-const BATCH_BYTES: usize = 4 * CHUNK_BYTES;
+const MOVED_BYTES: usize = 4 * CHUNK_BYTES;
 /// The most that a terminal gives at once: see N_TTY_BUF_SIZE in the kernel's n_tty.c.
 const TERMINAL_BYTES: usize = 4096;
 /// A pipe that holds this much, or is to take it at once, is busy: most of the default size.
@@ -44,7 +44,7 @@ pub(crate) struct Pipe(AsyncFd<Arc<OutputPipe>>);
 pub(crate) struct OutputPipe {
     end: StreamEnd,
     enlarged: AtomicBool,
-    /// The last chunk was as long as chunks are.
+    /// At least a chunk was read at once.
     gushes: AtomicBool,
     /// Where what is read is kept for the next agent.
     kept: Option<(Arc<Checkpoint>, OutputStream)>,
@@ -103,7 +103,7 @@ impl Source {
         }
     }
 
-    /// Reads what is available, in chunks of about that size; none: the end. What is `wanted` is kept for the next agent,
+    /// Reads what is available, in chunks; none: the end. What is `wanted` is kept for the next agent,
     /// if there is to be one, up to that many bytes. If this is dropped, it may be read, and lost, nevertheless.
     ///
     /// # Errors
@@ -150,6 +150,7 @@ impl Pipe {
                 Some(((checkpoint, stream), wanted)) => {
                     let keep = move || Ok((reader.keep(&checkpoint, stream, wanted)?, checkpoint));
                     let kept = pipe.end.run(keep).await;
+                    // no lock of a command's is needed for that
                     kept.and_then(|(kept, checkpoint)| checkpoint.read(kept, CHUNK_BYTES))
                 }
                 None => pipe.end.run(move || reader.read()).await.map(chunks),
@@ -168,7 +169,7 @@ impl Pipe {
 }
 
 impl OutputPipe {
-    /// As much as is there.
+    /// Up to a chunk.
     fn read(&self) -> io::Result<Bytes> {
         let most = self.ready(CHUNK_BYTES)?;
         let mut chunk = Vec::with_capacity(most);
@@ -180,7 +181,7 @@ impl OutputPipe {
 
     /// Moves it to where it is kept, as far as it is wanted.
     fn keep(&self, checkpoint: &Checkpoint, stream: OutputStream, wanted: usize) -> io::Result<Range<u64>> {
-        let most = self.ready(BATCH_BYTES)?.min(wanted);
+        let most = self.ready(MOVED_BYTES)?.min(wanted);
         let kept = checkpoint.take(stream, self.end.as_fd(), most)?;
         self.gushes.store(kept.end - kept.start >= CHUNK_BYTES as u64, Ordering::Relaxed);
         Ok(kept)

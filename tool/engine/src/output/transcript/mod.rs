@@ -183,7 +183,8 @@ impl Transcript {
         waited.or_else(room).unwrap_or(0)
     }
 
-    fn room_now(&self) -> usize {
+    /// How much room there is.
+    pub(crate) fn room_now(&self) -> usize {
         self.state().room(if WAITING.is_high() { SMALL_WINDOW } else { WINDOW })
     }
 
