@@ -115,6 +115,7 @@ there 0 'NoNewPrivs:.1' "telexec exec $agent -- cat /proc/self/status"
 there 0 'CapBnd:.0000000000000000' "telexec exec $agent -- cat /proc/self/status"
 there 1 'Read-only file system' "telexec exec $agent -c 'echo x >/usr/x' 2>&1"
 there 137 'out_of_memory' "telexec exec --json --memory 32M $agent -c 'head -c 100M /dev/zero | tail'"
+there 0 '' 'systemctl reload telexecd.service'
 there 0 '' 'systemd-analyze --no-pager security telexecd.service | tail -n 1'
 passed "with the profile for sandboxes commands are confined and limited"
 printf '   %s\n' "with it: ${said##*→ }"

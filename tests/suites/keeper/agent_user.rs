@@ -290,6 +290,17 @@ fn what_may_be_others_is_not_given_away() {
         chown(&room, Some(1), Some(1)).unwrap();
         refused(&room.join("state"), "belongs to a user other than root");
     }
+    // below one in which others could put a link in its place
+    if is_root() {
+        chown(&room, Some(0), Some(0)).unwrap();
+        std::fs::set_permissions(&room, PermissionsExt::from_mode(0o777)).unwrap();
+        refused(&room.join("state"), "room is writable by users other than root");
+        std::fs::remove_dir(room.join("state")).unwrap();
+        std::fs::set_permissions(&room, PermissionsExt::from_mode(0o1777)).unwrap();
+        if let Some(started) = with_state(&room.join("state")) {
+            started.unwrap();
+        }
+    }
     // links lead nowhere
     std::os::unix::fs::symlink(&outside, state.join("spool-x/link")).unwrap();
     std::fs::hard_link(&outside, state.join("spool-x/hard")).unwrap();
