@@ -38,12 +38,10 @@ pub enum BindError {
     #[error("{0} is in use by another process")]
     InUse(ListenAddress),
     /// The directory of a Unix socket is missing, and cannot be created.
-    #[error("cannot listen on {listen}: cannot create the directory {directory}")]
+    #[error("cannot listen on {listen}: cannot create the directory of the socket")]
     Directory {
         /// The address.
         listen: ListenAddress,
-        /// The directory.
-        directory: PathBuf,
         /// The cause.
         source: io::Error,
     },

@@ -65,11 +65,8 @@ impl Drop for Unix {
 /// Makes the directory of a socket, for the agent's user alone.
 fn make_directory(listen: &ListenAddress, path: &Path) -> Result<(), BindError> {
     let Some(directory) = path.parent().filter(|directory| !directory.exists()) else { return Ok(()) };
-    std::fs::DirBuilder::new().mode(0o700).create(directory).map_err(|source| BindError::Directory {
-        listen: listen.clone(),
-        directory: directory.to_owned(),
-        source,
-    })
+    let made = std::fs::DirBuilder::new().mode(0o700).create(directory);
+    made.map_err(|source| BindError::Directory { listen: listen.clone(), source })
 }
 
 /// Removes a socket file that no process listens on.
