@@ -4,6 +4,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::until;
@@ -96,7 +97,8 @@ impl Watch {
     pub fn wait(&self) {
         let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
         for process in &self.0 {
-            let ended = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&limit)).unwrap();
+            // a signal for the tests, such as SIGCHLD, ends no process
+            let ended = retry_on_intr(|| poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&limit))).unwrap();
             assert!(ended == 1, "a process does not end");
         }
     }

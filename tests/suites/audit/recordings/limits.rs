@@ -160,8 +160,8 @@ async fn no_grace_outlasts_a_recording() {
     let config = format!("max_kill_grace = \"1h\"\n{}", audit.config("[audit.recordings]\nmax_bytes = 65536"));
     let agent = Agent::builder().config(config).policy(RULES).start();
     let executor = agent.executor().await;
-    // sleep ends by the same SIGTERM
-    let text = format!("trap 'while :; do {MUCH}; done' TERM; echo ready; sleep 300; sleep 300");
+    // sleep ends by the same SIGTERM, of which the shell writes to standard error
+    let text = format!("exec 2>/dev/null; trap 'while :; do {MUCH}; done' TERM; echo ready; sleep 300; sleep 300");
     let grace = Duration::from_secs(3600);
     let command = detached(&text).timeout(Duration::from_secs(1)).kill_grace(grace);
     let outcome = run(&executor, command).await.unwrap();
