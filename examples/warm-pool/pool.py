@@ -70,6 +70,8 @@ class Machine:
         self._config = config
         self._vsock = directory / "vsock"
         self._console = b""
+        #: Its agent listens, or never will.
+        self._booted = asyncio.Event()
         #: The hypervisor has ended.
         self.ended = asyncio.Event()
         #: It is in the pool no more: it was taken, or has ended.
@@ -103,8 +105,8 @@ class Machine:
 
     def _has_ended(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
-        self.ended.set()
-        self.left.set()
+        for event in (self._booted, self.ended, self.left):
+            event.set()
 
     def _read_console(self) -> None:
         data = os.read(self._output.fileno(), 1 << 16)
@@ -112,11 +114,15 @@ class Machine:
             asyncio.get_running_loop().remove_reader(self._output)
         # whoever is root in the machine may write there without end
         self._console = (self._console + data)[-2000:]
+        if b"listening on vsock:" in self._console:
+            self._booted.set()
 
     async def ready(self) -> None:
         """Waits until a command has run. What is slow only once, such as reading the program, is then behind it."""
         try:
             async with asyncio.timeout(self._config.boot_timeout):
+                # vhost-device-vsock 0.3.0 now and then hangs if connections come while its machine boots
+                await self._booted.wait()
                 while not await self._connected():
                     if self.ended.is_set():
                         raise BootFailed(f"the machine has ended. {self.last_words()}")
