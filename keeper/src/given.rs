@@ -1,13 +1,15 @@
 //! Descriptors that came from an agent. Closing one may take as long as others like: a socket may linger (socket(7)), a file
-//! system may not answer, and a command may hold the lock of its pipe.
+//! system may not answer, and a command may hold the lock of its pipe. So does asking a pipe for its size.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use rustix::net::sockopt::set_socket_linger;
 use telexec_spawn::elastic_pool::ElasticPool;
+
+use crate::room::Room;
 
 /// By which they are closed; until there are threads, by whoever drops them.
 static CLOSERS: OnceLock<ElasticPool> = OnceLock::new();
@@ -15,9 +17,16 @@ static CLOSERS: OnceLock<ElasticPool> = OnceLock::new();
 /// How many there are, also of those that are to be closed.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// A descriptor. Dropping it closes it: by a thread, in a keeper.
+/// A descriptor. Dropping its last clone closes it: by a thread, in a keeper.
+#[derive(Clone, Debug)]
+pub struct Given(Arc<Inner>);
+
 #[derive(Debug)]
-pub struct Given(Option<OwnedFd>);
+struct Inner {
+    /// Until it is dropped.
+    file: Option<OwnedFd>,
+    room: Room,
+}
 
 /// From now on threads close them. If there can be none now, call this again.
 ///
@@ -46,21 +55,32 @@ fn close(file: OwnedFd) {
 impl From<OwnedFd> for Given {
     fn from(file: OwnedFd) -> Self {
         COUNT.fetch_add(1, Ordering::Relaxed);
-        Self(Some(file))
+        Self(Arc::new(Inner { file: Some(file), room: Room::default() }))
     }
 }
 
 impl Given {
-    /// As any other descriptor, for who trusts the agent.
-    pub fn into_inner(mut self) -> Option<OwnedFd> {
+    /// Enlarges it, if it is a pipe from which output is read, and fills. Keeps it open meanwhile, for as long as a command likes that
+    /// holds its lock.
+    pub(crate) fn make_room(&self) {
+        // without threads nothing is enlarged
+        if let Some(threads) = CLOSERS.get() {
+            let Self(inner) = self.clone();
+            threads.run(move || inner.file.iter().for_each(|file| inner.room.make(file)));
+        }
+    }
+
+    /// As any other descriptor, for who trusts the agent. `None`: there are clones.
+    pub fn into_inner(self) -> Option<OwnedFd> {
+        let file = Arc::into_inner(self.0)?.file.take();
         COUNT.fetch_sub(1, Ordering::Relaxed);
-        self.0.take()
+        file
     }
 }
 
-impl Drop for Given {
+impl Drop for Inner {
     fn drop(&mut self) {
-        match (self.0.take(), CLOSERS.get()) {
+        match (self.file.take(), CLOSERS.get()) {
             (Some(file), Some(closers)) => closers.run(move || close(file)),
             (Some(file), None) => close(file),
             (None, _) => {}
@@ -71,7 +91,7 @@ impl Drop for Given {
 impl AsFd for Given {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // it is taken only with the value
-        self.0.as_ref().map_or(rustix::stdio::stdin(), OwnedFd::as_fd)
+        self.0.file.as_ref().map_or(rustix::stdio::stdin(), OwnedFd::as_fd)
     }
 }
 

@@ -2,11 +2,11 @@
 //!
 //! It starts the agent, and again when that has crashed. It starts what the agent asks for, has the exit statuses, and ends
 //! what was bound to an agent that is gone. It reads no configuration and nothing of the network: one loop, and no step in it that
-//! waits for anyone, but for the agent's program to be loaded. Threads close what an agent has passed.
+//! waits for anyone, but for the agent's program to be loaded. Threads close what an agent has passed, and enlarge its pipes.
 //!
 //! `wire` is what both say, and `channel` how it gets to the other; `keeper` is the loop, `children` what was started, `users` as
 //! whom, `agent` the agent's process, `agent_user` what is done for one that is not root, `given` the descriptors that come from
-//! it, `paused` processes that are stopped for a moment, `signals` what other processes ask of this one, `state` what a keeper leaves to the program that takes its place, `exec`
+//! it, `room` how much a pipe takes while nobody reads it, `paused` processes that are stopped for a moment, `signals` what other processes ask of this one, `state` what a keeper leaves to the program that takes its place, `exec`
 //! how that begins, `init` what the first process of a machine owes it, `log` its own lines, `syslog` the log of starts.
 
 #![cfg(target_os = "linux")]
@@ -22,6 +22,7 @@ mod keeper;
 pub mod log;
 mod notify;
 mod paused;
+mod room;
 mod signals;
 mod state;
 mod syslog;

@@ -1,5 +1,5 @@
 //! The loop: what happens, and what is done about it. `agents` is one agent after the other, `dying` the end of one, `processes` what was
-//! started, `starts` and `ahead` how that is made, `reports` what the agent is told of it, `reexec` the keeper's own upgrade.
+//! started, `unread` what it writes while no agent reads, `starts` and `ahead` how that is made, `reports` what the agent is told of it, `reexec` the keeper's own upgrade.
 
 mod agents;
 mod ahead;
@@ -9,6 +9,7 @@ mod reexec;
 mod reports;
 mod source;
 mod starts;
+mod unread;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -27,6 +28,7 @@ use self::ahead::Ahead;
 use self::dying::Dying;
 use self::reports::MAX_BACKLOG;
 use self::source::Source;
+use self::unread::Unread;
 use crate::agent::Agent;
 use crate::agent_user::{AgentUser, leaders, pid_of};
 use crate::channel::{ReceiveError, Received};
@@ -134,6 +136,8 @@ struct Keeper {
     dying: Option<Dying>,
     /// What is stopped for that.
     paused: Option<Paused>,
+    /// No agent reads.
+    unread: Option<Unread>,
     /// The agent is ended then, if it does not serve.
     ready_by: Option<Instant>,
     /// The keeper executes its program on disk before the next agent starts; given up after this.
@@ -206,6 +210,7 @@ impl Keeper {
             look_at: None,
             dying: None,
             paused: None,
+            unread: None,
             ready_by: None,
             reexec_by: None,
             asked_at: None,
@@ -260,6 +265,7 @@ impl Keeper {
             self.deaf_until,
             self.look_at.filter(|_| self.children.has_any()),
             self.dying.map(|dying| dying.at),
+            self.unread.map(|unread| unread.at),
             self.ready_by,
             self.starter_until(),
             self.children.next_kill(),
@@ -300,6 +306,9 @@ impl Keeper {
         }
         if let Some(dying) = self.dying.take_if(|dying| dying.at <= now) {
             self.help_dying(dying);
+        }
+        if let Some(unread) = self.unread.take_if(|unread| unread.at <= now) {
+            self.make_room(unread);
         }
         if is_due(&mut self.ready_by) {
             self.replace_agent();
@@ -405,7 +414,7 @@ impl Keeper {
         match request {
             Request::Ready => {
                 self.agent.serves();
-                self.ready_by = None;
+                (self.ready_by, self.unread) = (None, None);
                 if let Some(signal) = self.stop_when_ready.take() {
                     self.agent.signal(signal);
                 }

@@ -222,3 +222,56 @@ stopping()
     )
     .await;
 }
+
+/// Nor does one that holds the lock of its pipe hold up others.
+#[tokio::test]
+async fn what_is_written_while_no_agent_reads_holds_up_no_command() {
+    holds_for(
+        3,
+        r#"
+import fcntl
+MUCH, USUAL, LARGE = 1_000_000, 65536, 1 << 20
+def size(pipe, *new): return fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ if new else fcntl.F_GETPIPE_SZ, *new)
+def writes(id, *argv):
+    read, write = os.pipe()
+    ask(start(id, *argv, flags=SURVIVES, held=2, env=[b"PATH=/usr/bin:/bin"]), write, write, held(b"x"), read)
+    while heard()[:2] != ("started", id): pass
+    os.close(write)
+    return read
+def fills(pipe): return struct.unpack("i", fcntl.ioctl(pipe, 0x541B, b"    "))[0] == USUAL
+def ids_of(life): return range(100 * life, 100 * life + 8)
+def start_those_of(life):
+    pipes = [writes(id, b"/usr/bin/head", b"-c", b"%d" % MUCH, b"/dev/zero") for id in ids_of(life)]
+    while not all(map(fills, pipes)): time.sleep(0.01)
+    # an agent is there to read them
+    assert {size(pipe) for pipe in pipes} == {USUAL}
+def await_those_of(life):
+    to_end, read = set(ids_of(life)) - {id for _, id, *_ in ended}, {id: files[1] for id, _, _, files in handed_over}
+    while to_end: to_end.discard(heard()[1])
+    assert min(size(read[id]) for id in ids_of(life)) >= LARGE
+    assert size(read[2]) == USUAL
+    return {id: read[id] for id in ids_of(life)}
+def is_whole(pipe): return len(b"".join(iter(lambda: os.read(pipe, 1 << 20), b""))) == MUCH
+lived = life()
+if lived == 1:
+    ready()
+    writes(1, b"/usr/bin/python3", b"-c", b"import os, socket; a, b = socket.socketpair(); os.splice(a.fileno(), 1, 4096)")
+    writes(2, b"/bin/sh", b"-c", b"echo few; exec sleep 300")
+    start_those_of(1)
+    crash()
+for id, pipe in await_those_of(lived - 1).items():
+    assert is_whole(pipe)
+    # as an agent makes it, or closes it
+    if id % 2: size(pipe, USUAL)
+    else: forget(id)
+ready()
+if lived == 2:
+    start_those_of(2)
+    crash()
+for id, pid, *_ in handed_over:
+    if id in (1, 2): os.kill(pid, 9)
+stopping()
+"#,
+    )
+    .await;
+}

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rustix::event::PollFlags;
-use rustix::io::ioctl_fionread;
+use rustix::io::{Errno, ioctl_fionread};
 use rustix::pipe::fcntl_setpipe_size;
 use telexec_executor::OutputStream;
 use tokio::io::unix::AsyncFd;
@@ -43,7 +43,8 @@ pub(crate) struct Pipe(AsyncFd<Arc<OutputPipe>>);
 /// The same for who reads it.
 pub(crate) struct OutputPipe {
     end: StreamEnd,
-    enlarged: AtomicBool,
+    /// It was given the size for busy pipes, or cannot have it.
+    has_busy_size: AtomicBool,
     /// At least a chunk was read at once.
     gushes: AtomicBool,
     /// Where what is read is kept for the next agent.
@@ -76,8 +77,8 @@ impl Source {
     /// # Errors
     /// The runtime cannot watch another descriptor.
     pub(crate) fn pipe(end: StreamEnd, kept: Option<(Arc<Checkpoint>, OutputStream)>) -> io::Result<Self> {
-        let [enlarged, gushes] = [false; 2].map(AtomicBool::new);
-        Ok(Self::Pipe(Pipe(control::watch(Arc::new(OutputPipe { end, enlarged, gushes, kept }))?)))
+        let [has_busy_size, gushes] = [false; 2].map(AtomicBool::new);
+        Ok(Self::Pipe(Pipe(control::watch(Arc::new(OutputPipe { end, has_busy_size, gushes, kept }))?)))
     }
 
     pub(crate) async fn readable(&self) -> io::Result<()> {
@@ -194,9 +195,11 @@ impl OutputPipe {
             true => most,
             false => usize::try_from(ioctl_fionread(&self.end)?).unwrap_or(usize::MAX),
         };
-        if ready >= BUSY_BYTES && !self.enlarged.swap(true, Ordering::Relaxed) {
+        if ready >= BUSY_BYTES && !self.has_busy_size.load(Ordering::Relaxed) {
             // best effort: the pipes of a user are limited together
-            let _ = fcntl_setpipe_size(&self.end, BUSY_PIPE_BYTES);
+            let sized = fcntl_setpipe_size(&self.end, BUSY_PIPE_BYTES);
+            // a keeper has made it larger while no agent read it, and there is still more in it
+            self.has_busy_size.store(sized != Err(Errno::BUSY), Ordering::Relaxed);
         }
         Ok(ready.clamp(64, most))
     }
