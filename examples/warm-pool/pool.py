@@ -42,7 +42,7 @@ class NoMachine(Exception):
 class Config:
     """How machines are booted. Times are in seconds."""
 
-    #: What deploy/vm/build made; its agent listens on vsock://any:7443.
+    #: What deploy/vm/build made; its agent listens on vsock://any:7443, and says so on the console.
     image: Path
     boot: Path = Path(__file__).resolve().parents[2] / "deploy/vm/boot"
     memory_mib: int = 256
@@ -71,7 +71,7 @@ class Machine:
         self._vsock = directory / "vsock"
         self._console = b""
         #: Its agent listens, or never will.
-        self._booted = asyncio.Event()
+        self._listens = asyncio.Event()
         #: The hypervisor has ended.
         self.ended = asyncio.Event()
         #: It is in the pool no more: it was taken, or has ended.
@@ -105,24 +105,25 @@ class Machine:
 
     def _has_ended(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
-        for event in (self._booted, self.ended, self.left):
+        for event in (self._listens, self.ended, self.left):
             event.set()
 
     def _read_console(self) -> None:
         data = os.read(self._output.fileno(), 1 << 16)
         if not data:
             asyncio.get_running_loop().remove_reader(self._output)
+        console = self._console + data
+        if b"listening on vsock:" in console:
+            self._listens.set()
         # whoever is root in the machine may write there without end
-        self._console = (self._console + data)[-2000:]
-        if b"listening on vsock:" in self._console:
-            self._booted.set()
+        self._console = console[-2000:]
 
     async def ready(self) -> None:
         """Waits until a command has run. What is slow only once, such as reading the program, is then behind it."""
         try:
             async with asyncio.timeout(self._config.boot_timeout):
                 # vhost-device-vsock 0.3.0 now and then hangs if connections come while its machine boots
-                await self._booted.wait()
+                await self._listens.wait()
                 while not await self._connected():
                     if self.ended.is_set():
                         raise BootFailed(f"the machine has ended. {self.last_words()}")

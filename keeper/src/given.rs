@@ -1,5 +1,5 @@
 //! Descriptors that came from an agent. Closing one may take as long as others like: a socket may linger (socket(7)), a file
-//! system may not answer, and a command may hold the lock of its pipe. So does asking a pipe for its size.
+//! system may not answer, and a command may hold the lock of its pipe, which asking for its size takes too.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -9,10 +9,10 @@ use std::sync::{Arc, OnceLock};
 use rustix::net::sockopt::set_socket_linger;
 use telexec_spawn::elastic_pool::ElasticPool;
 
-use crate::room::Room;
+use crate::capacity::Capacity;
 
-/// By which they are closed; until there are threads, by whoever drops them.
-static CLOSERS: OnceLock<ElasticPool> = OnceLock::new();
+/// Threads that close and enlarge them; until there are any, whoever drops them closes them.
+static THREADS: OnceLock<ElasticPool> = OnceLock::new();
 
 /// How many there are, also of those that are to be closed.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -21,20 +21,17 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 #[derive(Clone, Debug)]
 pub struct Given(Arc<Inner>);
 
+/// Both until it is dropped.
 #[derive(Debug)]
-struct Inner {
-    /// Until it is dropped.
-    file: Option<OwnedFd>,
-    room: Room,
-}
+struct Inner(Option<(OwnedFd, Capacity)>);
 
-/// From now on threads close them. If there can be none now, call this again.
+/// From now on threads close and enlarge them. If there can be none now, call this again.
 ///
 /// # Errors
 /// There can be no threads.
-pub(crate) fn close_by_thread() -> io::Result<()> {
-    if CLOSERS.get().is_none() {
-        let _ = CLOSERS.set(ElasticPool::new("closer", 1)?);
+pub(crate) fn start_threads() -> io::Result<()> {
+    if THREADS.get().is_none() {
+        let _ = THREADS.set(ElasticPool::new("given", 1)?);
     }
     Ok(())
 }
@@ -44,10 +41,11 @@ pub(crate) fn count() -> usize {
     COUNT.load(Ordering::Acquire)
 }
 
-fn close(file: OwnedFd) {
+fn close((file, capacity): (OwnedFd, Capacity)) {
     // of what is no socket this is an error
     let _ = set_socket_linger(&file, None);
     drop(file);
+    drop(capacity);
     // after close(2) has returned: what is not counted any more holds up nothing
     COUNT.fetch_sub(1, Ordering::Release);
 }
@@ -55,33 +53,35 @@ fn close(file: OwnedFd) {
 impl From<OwnedFd> for Given {
     fn from(file: OwnedFd) -> Self {
         COUNT.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::new(Inner { file: Some(file), room: Room::default() }))
+        Self(Arc::new(Inner(Some((file, Capacity::default())))))
     }
 }
 
 impl Given {
-    /// Enlarges it, if it is a pipe from which output is read, and fills. Keeps it open meanwhile, for as long as a command likes that
-    /// holds its lock.
-    pub(crate) fn make_room(&self) {
+    /// Has a thread enlarge it, if it is the read end of a pipe that is filling. It stays open meanwhile, for as long as a command holds
+    /// the pipe's lock.
+    pub(crate) fn enlarge_if_filling(&self) {
         // without threads nothing is enlarged
-        if let Some(threads) = CLOSERS.get() {
+        if let (Some((file, capacity)), Some(threads)) = (&self.0.0, THREADS.get())
+            && capacity.claim(file)
+        {
             let Self(inner) = self.clone();
-            threads.run(move || inner.file.iter().for_each(|file| inner.room.make(file)));
+            threads.run(move || inner.0.iter().for_each(|(file, capacity)| capacity.enlarge_if_filling(file)));
         }
     }
 
     /// As any other descriptor, for who trusts the agent. `None`: there are clones.
     pub fn into_inner(self) -> Option<OwnedFd> {
-        let file = Arc::into_inner(self.0)?.file.take();
+        let (file, _) = Arc::into_inner(self.0)?.0.take()?;
         COUNT.fetch_sub(1, Ordering::Relaxed);
-        file
+        Some(file)
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        match (self.file.take(), CLOSERS.get()) {
-            (Some(file), Some(closers)) => closers.run(move || close(file)),
+        match (self.0.take(), THREADS.get()) {
+            (Some(file), Some(threads)) => threads.run(move || close(file)),
             (Some(file), None) => close(file),
             (None, _) => {}
         }
@@ -91,7 +91,7 @@ impl Drop for Inner {
 impl AsFd for Given {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // it is taken only with the value
-        self.0.file.as_ref().map_or(rustix::stdio::stdin(), OwnedFd::as_fd)
+        self.0.0.as_ref().map_or(rustix::stdio::stdin(), |(file, _)| file.as_fd())
     }
 }
 

@@ -33,7 +33,7 @@ use crate::agent::Agent;
 use crate::agent_user::{AgentUser, leaders, pid_of};
 use crate::channel::{ReceiveError, Received};
 use crate::children::{Child, Children};
-use crate::given::{Given, close_by_thread};
+use crate::given::{Given, start_threads};
 use crate::paused::Paused;
 use crate::signals::Signals;
 use crate::syslog::StartLog;
@@ -124,7 +124,7 @@ struct Keeper {
     retry_at: Option<Instant>,
     search_at: Option<Instant>,
     /// Until then no thread closes what the agent has passed.
-    closer_at: Option<Instant>,
+    threads_at: Option<Instant>,
     /// What the service manager had no room for.
     unsaid: Option<&'static str>,
     say_at: Option<Instant>,
@@ -136,7 +136,7 @@ struct Keeper {
     dying: Option<Dying>,
     /// What is stopped for that.
     paused: Option<Paused>,
-    /// No agent reads.
+    /// From the end of an agent until the next one serves.
     unread: Option<Unread>,
     /// The agent is ended then, if it does not serve.
     ready_by: Option<Instant>,
@@ -187,7 +187,7 @@ impl Keeper {
         };
         let lock = agent_user.as_ref().and_then(|user| user.lock().ok());
         // after the signals, which it takes none of
-        let closer_at = close_by_thread().is_err().then(Instant::now);
+        let threads_at = start_threads().is_err().then(Instant::now);
         Ok(Self {
             epoll,
             signals,
@@ -203,7 +203,7 @@ impl Keeper {
             unsettled: BTreeSet::new(),
             retry_at: None,
             search_at: None,
-            closer_at,
+            threads_at,
             unsaid: None,
             say_at: None,
             deaf_until: None,
@@ -260,12 +260,12 @@ impl Keeper {
         let due = [
             self.retry_at,
             self.search_at,
-            self.closer_at,
+            self.threads_at,
             self.say_at,
             self.deaf_until,
             self.look_at.filter(|_| self.children.has_any()),
             self.dying.map(|dying| dying.at),
-            self.unread.map(|unread| unread.at),
+            self.unread.filter(|_| self.children.has_any()).map(|unread| unread.at),
             self.ready_by,
             self.starter_until(),
             self.children.next_kill(),
@@ -290,8 +290,8 @@ impl Keeper {
         if is_due(&mut self.search_at) {
             self.reap_hidden_strangers();
         }
-        if is_due(&mut self.closer_at) && close_by_thread().is_err() {
-            self.closer_at = Some(Instant::now() + RESOURCE_DELAY);
+        if is_due(&mut self.threads_at) && start_threads().is_err() {
+            self.threads_at = Some(Instant::now() + RESOURCE_DELAY);
         }
         if is_due(&mut self.say_at)
             && let Some(state) = self.unsaid.take()
@@ -308,7 +308,7 @@ impl Keeper {
             self.help_dying(dying);
         }
         if let Some(unread) = self.unread.take_if(|unread| unread.at <= now) {
-            self.make_room(unread);
+            self.enlarge_pipes(unread);
         }
         if is_due(&mut self.ready_by) {
             self.replace_agent();
@@ -414,7 +414,8 @@ impl Keeper {
         match request {
             Request::Ready => {
                 self.agent.serves();
-                (self.ready_by, self.unread) = (None, None);
+                self.ready_by = None;
+                self.is_read();
                 if let Some(signal) = self.stop_when_ready.take() {
                     self.agent.signal(signal);
                 }

@@ -19,7 +19,7 @@ use crate::agent_user::AgentUser;
 use crate::children::{Children, listed};
 use crate::state::{self, State};
 use crate::syslog::StartLog;
-use crate::{STATE, exec, given, log, room};
+use crate::{STATE, capacity, exec, given, log};
 
 /// How long the descriptors that the last agent has passed may take to be closed: those still open would hold up execve(2), for
 /// as long as that agent likes.
@@ -52,13 +52,13 @@ impl Keeper {
                 let lost = self.start_log.as_ref().map_or(0, StartLog::lost);
                 reexec(&self.children, self.agent.oom_score.as_deref(), lost)
             }
-            false => Err(io::Error::other("commands hold up threads that close or enlarge their pipes")),
+            false => Err(io::Error::other("descriptors of the last agent are still being closed, or pipes enlarged")),
         };
         log::line(&format!("this keeper goes on with its old program: {error}"));
     }
 
     fn all_closed(&self) -> bool {
-        given::count() == self.children.all_held().count() && !room::is_being_made()
+        given::count() == self.children.all_held().count() && !capacity::is_claimed()
     }
 
     /// Continues from the state that the last program has left; the agent is started next.

@@ -1,8 +1,9 @@
-//! What commands write while no agent reads it: until the next one serves, pipes that fill are enlarged.
+//! What commands write while no agent reads it: until the next one serves, output pipes that fill are enlarged.
 
 use std::time::{Duration, Instant};
 
 use super::Keeper;
+use crate::capacity;
 use crate::given::Given;
 
 /// From the end of an agent until pipes are looked at; doubled from one look to the next.
@@ -18,6 +19,7 @@ pub(super) struct Unread {
 
 impl Unread {
     pub(super) fn begin() -> Self {
+        capacity::enable(true);
         Self::after(MIN_DELAY)
     }
 
@@ -27,10 +29,16 @@ impl Unread {
 }
 
 impl Keeper {
-    pub(super) fn make_room(&mut self, unread: Unread) {
-        // a thread that a pipe holds up would hold up execve(2)
+    /// An agent serves.
+    pub(super) fn is_read(&mut self) {
+        capacity::enable(false);
+        self.unread = None;
+    }
+
+    pub(super) fn enlarge_pipes(&mut self, unread: Unread) {
+        // nothing is begun that could hold up execve(2)
         if self.reexec_by.is_none() {
-            self.children.all_held().for_each(Given::make_room);
+            self.children.all_held().for_each(Given::enlarge_if_filling);
         }
         self.unread = Some(Unread::after((2 * unread.delay).min(MAX_DELAY)));
     }

@@ -243,7 +243,8 @@ def ids_of(life): return range(100 * life, 100 * life + 8)
 def start_those_of(life):
     pipes = [writes(id, b"/usr/bin/head", b"-c", b"%d" % MUCH, b"/dev/zero") for id in ids_of(life)]
     while not all(map(fills, pipes)): time.sleep(0.01)
-    # an agent is there to read them
+    # an agent is there to read them: whatever the keeper does while there is none it has stopped doing
+    time.sleep(1.2)
     assert {size(pipe) for pipe in pipes} == {USUAL}
 def await_those_of(life):
     to_end, read = set(ids_of(life)) - {id for _, id, *_ in ended}, {id: files[1] for id, _, _, files in handed_over}
@@ -255,7 +256,8 @@ def is_whole(pipe): return len(b"".join(iter(lambda: os.read(pipe, 1 << 20), b""
 lived = life()
 if lived == 1:
     ready()
-    writes(1, b"/usr/bin/python3", b"-c", b"import os, socket; a, b = socket.socketpair(); os.splice(a.fileno(), 1, 4096)")
+    locked = writes(1, b"/usr/bin/python3", b"-c", b"import os, socket; a, b = socket.socketpair(); os.write(1, b'x'); os.splice(a.fileno(), 1, 4096)")
+    os.read(locked, 1)
     writes(2, b"/bin/sh", b"-c", b"echo few; exec sleep 300")
     start_those_of(1)
     crash()

@@ -43,8 +43,8 @@ pub(crate) struct Pipe(AsyncFd<Arc<OutputPipe>>);
 /// The same for who reads it.
 pub(crate) struct OutputPipe {
     end: StreamEnd,
-    /// It was given the size for busy pipes, or cannot have it.
-    has_busy_size: AtomicBool,
+    /// It was given the size for busy pipes, or cannot be.
+    is_resized: AtomicBool,
     /// At least a chunk was read at once.
     gushes: AtomicBool,
     /// Where what is read is kept for the next agent.
@@ -77,8 +77,8 @@ impl Source {
     /// # Errors
     /// The runtime cannot watch another descriptor.
     pub(crate) fn pipe(end: StreamEnd, kept: Option<(Arc<Checkpoint>, OutputStream)>) -> io::Result<Self> {
-        let [has_busy_size, gushes] = [false; 2].map(AtomicBool::new);
-        Ok(Self::Pipe(Pipe(control::watch(Arc::new(OutputPipe { end, has_busy_size, gushes, kept }))?)))
+        let [is_resized, gushes] = [false; 2].map(AtomicBool::new);
+        Ok(Self::Pipe(Pipe(control::watch(Arc::new(OutputPipe { end, is_resized, gushes, kept }))?)))
     }
 
     pub(crate) async fn readable(&self) -> io::Result<()> {
@@ -195,11 +195,11 @@ impl OutputPipe {
             true => most,
             false => usize::try_from(ioctl_fionread(&self.end)?).unwrap_or(usize::MAX),
         };
-        if ready >= BUSY_BYTES && !self.has_busy_size.load(Ordering::Relaxed) {
+        if ready >= BUSY_BYTES && !self.is_resized.load(Ordering::Relaxed) {
             // best effort: the pipes of a user are limited together
             let sized = fcntl_setpipe_size(&self.end, BUSY_PIPE_BYTES);
-            // a keeper has made it larger while no agent read it, and there is still more in it
-            self.has_busy_size.store(sized != Err(Errno::BUSY), Ordering::Relaxed);
+            // it still holds more: the keeper has enlarged it while no agent read it
+            self.is_resized.store(sized != Err(Errno::BUSY), Ordering::Relaxed);
         }
         Ok(ready.clamp(64, most))
     }
