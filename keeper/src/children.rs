@@ -238,10 +238,10 @@ impl Children {
         self.remembered.insert(id, held);
     }
 
-    /// All descriptors that are held for the next agent.
-    pub(crate) fn all_held(&self) -> impl Iterator<Item = &Given> {
+    /// How many descriptors are held.
+    pub(crate) fn count_held(&self) -> usize {
         let held = self.all.values().map(|child| &child.held).chain(self.remembered.values());
-        held.flatten().flatten()
+        held.flatten().flatten().count()
     }
 
     pub(crate) fn number(&self, id: u64) -> Option<u64> {

@@ -1,37 +1,31 @@
 //! Descriptors that came from an agent. Closing one may take as long as others like: a socket may linger (socket(7)), a file
-//! system may not answer, and a command may hold the lock of its pipe, which asking for its size takes too.
+//! system may not answer, and a command may hold the lock of its pipe.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use rustix::net::sockopt::set_socket_linger;
 use telexec_spawn::elastic_pool::ElasticPool;
 
-use crate::capacity::Capacity;
-
-/// Threads that close and enlarge them; until there are any, whoever drops them closes them.
-static THREADS: OnceLock<ElasticPool> = OnceLock::new();
+/// By which they are closed; until there are threads, by whoever drops them.
+static CLOSERS: OnceLock<ElasticPool> = OnceLock::new();
 
 /// How many there are, also of those that are to be closed.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// A descriptor. Dropping its last clone closes it: by a thread, in a keeper.
-#[derive(Clone, Debug)]
-pub struct Given(Arc<Inner>);
-
-/// Both until it is dropped.
+/// A descriptor. Dropping it closes it: by a thread, in a keeper.
 #[derive(Debug)]
-struct Inner(Option<(OwnedFd, Capacity)>);
+pub struct Given(Option<OwnedFd>);
 
-/// From now on threads close and enlarge them. If there can be none now, call this again.
+/// From now on threads close them. If there can be none now, call this again.
 ///
 /// # Errors
 /// There can be no threads.
-pub(crate) fn start_threads() -> io::Result<()> {
-    if THREADS.get().is_none() {
-        let _ = THREADS.set(ElasticPool::new("given", 1)?);
+pub(crate) fn close_by_thread() -> io::Result<()> {
+    if CLOSERS.get().is_none() {
+        let _ = CLOSERS.set(ElasticPool::new("closer", 1)?);
     }
     Ok(())
 }
@@ -41,11 +35,10 @@ pub(crate) fn count() -> usize {
     COUNT.load(Ordering::Acquire)
 }
 
-fn close((file, capacity): (OwnedFd, Capacity)) {
+fn close(file: OwnedFd) {
     // of what is no socket this is an error
     let _ = set_socket_linger(&file, None);
     drop(file);
-    drop(capacity);
     // after close(2) has returned: what is not counted any more holds up nothing
     COUNT.fetch_sub(1, Ordering::Release);
 }
@@ -53,35 +46,22 @@ fn close((file, capacity): (OwnedFd, Capacity)) {
 impl From<OwnedFd> for Given {
     fn from(file: OwnedFd) -> Self {
         COUNT.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::new(Inner(Some((file, Capacity::default())))))
+        Self(Some(file))
     }
 }
 
 impl Given {
-    /// Has a thread enlarge it, if it is the read end of a pipe that is filling. It stays open meanwhile, for as long as a command holds
-    /// the pipe's lock.
-    pub(crate) fn enlarge_if_filling(&self) {
-        // without threads nothing is enlarged
-        if let (Some((file, capacity)), Some(threads)) = (&self.0.0, THREADS.get())
-            && capacity.claim(file)
-        {
-            let Self(inner) = self.clone();
-            threads.run(move || inner.0.iter().for_each(|(file, capacity)| capacity.enlarge_if_filling(file)));
-        }
-    }
-
-    /// As any other descriptor, for who trusts the agent. `None`: there are clones.
-    pub fn into_inner(self) -> Option<OwnedFd> {
-        let (file, _) = Arc::into_inner(self.0)?.0.take()?;
+    /// As any other descriptor, for who trusts the agent.
+    pub fn into_inner(mut self) -> Option<OwnedFd> {
         COUNT.fetch_sub(1, Ordering::Relaxed);
-        Some(file)
+        self.0.take()
     }
 }
 
-impl Drop for Inner {
+impl Drop for Given {
     fn drop(&mut self) {
-        match (self.0.take(), THREADS.get()) {
-            (Some(file), Some(threads)) => threads.run(move || close(file)),
+        match (self.0.take(), CLOSERS.get()) {
+            (Some(file), Some(closers)) => closers.run(move || close(file)),
             (Some(file), None) => close(file),
             (None, _) => {}
         }
@@ -91,7 +71,7 @@ impl Drop for Inner {
 impl AsFd for Given {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // it is taken only with the value
-        self.0.0.as_ref().map_or(rustix::stdio::stdin(), |(file, _)| file.as_fd())
+        self.0.as_ref().map_or(rustix::stdio::stdin(), OwnedFd::as_fd)
     }
 }
 

@@ -2,18 +2,17 @@
 //!
 //! It starts the agent, and again when that has crashed. It starts what the agent asks for, has the exit statuses, and ends
 //! what was bound to an agent that is gone. It reads no configuration and nothing of the network: one loop, and no step in it that
-//! waits for anyone, but for the agent's program to be loaded. Threads close what an agent has passed, and enlarge pipes.
+//! waits for anyone, but for the agent's program to be loaded. Threads close what an agent has passed.
 //!
 //! `wire` is what both say, and `channel` how it gets to the other; `keeper` is the loop, `children` what was started, `users` as
 //! whom, `agent` the agent's process, `agent_user` what is done for one that is not root, `given` the descriptors that come from
-//! it, `capacity` how much a pipe takes while no agent reads it, `paused` processes that are stopped for a moment, `signals` what other processes ask of this one, `state` what a keeper leaves to the program that takes its place, `exec`
+//! it, `paused` processes that are stopped for a moment, `signals` what other processes ask of this one, `state` what a keeper leaves to the program that takes its place, `exec`
 //! how that begins, `init` what the first process of a machine owes it, `log` its own lines, `syslog` the log of starts.
 
 #![cfg(target_os = "linux")]
 
 mod agent;
 pub mod agent_user;
-mod capacity;
 pub mod channel;
 mod children;
 mod exec;

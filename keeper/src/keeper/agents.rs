@@ -7,7 +7,6 @@ use rustix::event::epoll;
 use rustix::process::{Resource, Signal, getrlimit};
 
 use super::dying::LOOK_DELAY;
-use super::unread::Unread;
 use super::{Keeper, Source};
 use crate::agent::{Next, Past};
 use crate::agent_user::AgentUser;
@@ -55,7 +54,6 @@ impl Keeper {
     fn lose_agent(&mut self) -> usize {
         // a starter that an agent has held up holds up no other
         self.drop_starter();
-        self.unread = Some(Unread::begin());
         let Lost { killed, ended } = self.children.lose_agent();
         for number in ended {
             self.reap(number);

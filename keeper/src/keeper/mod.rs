@@ -1,5 +1,5 @@
 //! The loop: what happens, and what is done about it. `agents` is one agent after the other, `dying` the end of one, `processes` what was
-//! started, `unread` what it writes while no agent reads, `starts` and `ahead` how that is made, `reports` what the agent is told of it, `reexec` the keeper's own upgrade.
+//! started, `starts` and `ahead` how that is made, `reports` what the agent is told of it, `reexec` the keeper's own upgrade.
 
 mod agents;
 mod ahead;
@@ -9,7 +9,6 @@ mod reexec;
 mod reports;
 mod source;
 mod starts;
-mod unread;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -28,12 +27,11 @@ use self::ahead::Ahead;
 use self::dying::Dying;
 use self::reports::MAX_BACKLOG;
 use self::source::Source;
-use self::unread::Unread;
 use crate::agent::Agent;
 use crate::agent_user::{AgentUser, leaders, pid_of};
 use crate::channel::{ReceiveError, Received};
 use crate::children::{Child, Children};
-use crate::given::{Given, start_threads};
+use crate::given::{Given, close_by_thread};
 use crate::paused::Paused;
 use crate::signals::Signals;
 use crate::syslog::StartLog;
@@ -124,7 +122,7 @@ struct Keeper {
     retry_at: Option<Instant>,
     search_at: Option<Instant>,
     /// Until then no thread closes what the agent has passed.
-    threads_at: Option<Instant>,
+    closer_at: Option<Instant>,
     /// What the service manager had no room for.
     unsaid: Option<&'static str>,
     say_at: Option<Instant>,
@@ -136,8 +134,6 @@ struct Keeper {
     dying: Option<Dying>,
     /// What is stopped for that.
     paused: Option<Paused>,
-    /// From the end of an agent until the next one serves.
-    unread: Option<Unread>,
     /// The agent is ended then, if it does not serve.
     ready_by: Option<Instant>,
     /// The keeper executes its program on disk before the next agent starts; given up after this.
@@ -187,7 +183,7 @@ impl Keeper {
         };
         let lock = agent_user.as_ref().and_then(|user| user.lock().ok());
         // after the signals, which it takes none of
-        let threads_at = start_threads().is_err().then(Instant::now);
+        let closer_at = close_by_thread().is_err().then(Instant::now);
         Ok(Self {
             epoll,
             signals,
@@ -203,14 +199,13 @@ impl Keeper {
             unsettled: BTreeSet::new(),
             retry_at: None,
             search_at: None,
-            threads_at,
+            closer_at,
             unsaid: None,
             say_at: None,
             deaf_until: None,
             look_at: None,
             dying: None,
             paused: None,
-            unread: None,
             ready_by: None,
             reexec_by: None,
             asked_at: None,
@@ -260,12 +255,11 @@ impl Keeper {
         let due = [
             self.retry_at,
             self.search_at,
-            self.threads_at,
+            self.closer_at,
             self.say_at,
             self.deaf_until,
             self.look_at.filter(|_| self.children.has_any()),
             self.dying.map(|dying| dying.at),
-            self.unread.filter(|_| self.children.has_any()).map(|unread| unread.at),
             self.ready_by,
             self.starter_until(),
             self.children.next_kill(),
@@ -290,8 +284,8 @@ impl Keeper {
         if is_due(&mut self.search_at) {
             self.reap_hidden_strangers();
         }
-        if is_due(&mut self.threads_at) && start_threads().is_err() {
-            self.threads_at = Some(Instant::now() + RESOURCE_DELAY);
+        if is_due(&mut self.closer_at) && close_by_thread().is_err() {
+            self.closer_at = Some(Instant::now() + RESOURCE_DELAY);
         }
         if is_due(&mut self.say_at)
             && let Some(state) = self.unsaid.take()
@@ -306,9 +300,6 @@ impl Keeper {
         }
         if let Some(dying) = self.dying.take_if(|dying| dying.at <= now) {
             self.help_dying(dying);
-        }
-        if let Some(unread) = self.unread.take_if(|unread| unread.at <= now) {
-            self.enlarge_pipes(unread);
         }
         if is_due(&mut self.ready_by) {
             self.replace_agent();
@@ -415,7 +406,6 @@ impl Keeper {
             Request::Ready => {
                 self.agent.serves();
                 self.ready_by = None;
-                self.is_read();
                 if let Some(signal) = self.stop_when_ready.take() {
                     self.agent.signal(signal);
                 }

@@ -14,12 +14,11 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Signal, kill_process};
 
 use super::Keeper;
-use super::unread::Unread;
 use crate::agent_user::AgentUser;
 use crate::children::{Children, listed};
 use crate::state::{self, State};
 use crate::syslog::StartLog;
-use crate::{STATE, capacity, exec, given, log};
+use crate::{STATE, exec, given, log};
 
 /// How long the descriptors that the last agent has passed may take to be closed: those still open would hold up execve(2), for
 /// as long as that agent likes.
@@ -52,13 +51,13 @@ impl Keeper {
                 let lost = self.start_log.as_ref().map_or(0, StartLog::lost);
                 reexec(&self.children, self.agent.oom_score.as_deref(), lost)
             }
-            false => Err(io::Error::other("descriptors of the last agent are still being closed, or pipes enlarged")),
+            false => Err(io::Error::other("descriptors of the last agent are still being closed")),
         };
         log::line(&format!("this keeper goes on with its old program: {error}"));
     }
 
     fn all_closed(&self) -> bool {
-        given::count() == self.children.all_held().count() && !capacity::is_claimed()
+        given::count() == self.children.count_held()
     }
 
     /// Continues from the state that the last program has left; the agent is started next.
@@ -70,7 +69,6 @@ impl Keeper {
         self.start_log = self.terms.syslog.as_deref().and_then(|path| StartLog::new(path, lost_starts));
         self.children = children;
         self.agent.resume(oom_score);
-        self.unread = Some(Unread::begin());
         // the end of one that has ended meanwhile is an event, too
         for number in self.children.numbers() {
             self.watch_end(number);

@@ -1,13 +1,9 @@
 //! Their input and output, and what comes with that.
 
-use std::sync::OnceLock;
-
-use rustix::fs::{CWD, Mode, OFlags, mkfifoat, openat};
-use rustix::pipe::fcntl_getpipe_size;
 use telexec_executor::{Command, ExecutionId, Executor, ExecutorError, ExitCause, Input, OnDisconnect, TerminalSize};
 use telexec_tests::{Agent, Gate, Tmux, is_root, until, within};
 
-use super::super::{another_serves, crash, crash_and_wait, hand_over_and_wait, serving};
+use super::super::{crash_and_wait, hand_over_and_wait, serving};
 use super::{detached, rest, started};
 
 fn kept() -> Agent {
@@ -275,41 +271,4 @@ async fn where_it_ends_is_reported() {
     assert_eq!((exited.cause, exited.working_directory.as_deref()), (ExitCause::Exited(4), Some("/var")));
     crash_and_wait(&agent).await;
     assert_eq!(rest(&agent.executor().await, execution.id(), 0).await.2, exited);
-}
-
-/// Its pipe is enlarged meanwhile, and gets the usual size again.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_command_need_not_wait_for_the_next_agent_to_write_much() {
-    const PERMITTED: &str = "permit(principal, action, resource);";
-    let agent = Agent::builder().kept().policy(PERMITTED).start();
-    let (begin, end, directory) = (Gate::new(), Gate::new(), tempfile::tempdir().unwrap());
-    let done = directory.path().join("done");
-    let text = format!("echo ready; {}; seq 150000; touch {}; {}; echo last", begin.wait(), done.display(), end.wait());
-    let execution = started(&agent, detached(&text)).await;
-    let pid = agent.executor().await.get(execution.id()).await.unwrap().pid;
-    let size = || fcntl_getpipe_size(std::fs::File::open(format!("/proc/{pid}/fd/1")).unwrap()).unwrap();
-    // the next agent waits for its policy
-    let policy = agent.policy();
-    std::fs::remove_file(&policy).unwrap();
-    mkfifoat(CWD, &policy, Mode::RUSR | Mode::WUSR).unwrap();
-    let before = agent.log().matches("listening on").count();
-    crash(serving(&agent).unwrap());
-    let _open = begin.open();
-    until("it has written all", async || done.exists()).await;
-    assert!(size() > 256 * 1024);
-    let its_reader = || openat(CWD, &policy, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty());
-    let writer = OnceLock::new();
-    until("the next agent waits", async || its_reader().is_ok_and(|writing| writer.set(writing).is_ok())).await;
-    std::fs::remove_file(&policy).unwrap();
-    std::fs::write(&policy, PERMITTED).unwrap();
-    rustix::io::write(writer.into_inner().unwrap(), PERMITTED.as_bytes()).unwrap();
-    another_serves(&agent, before).await;
-    let executor = agent.executor().await;
-    let numbers: String = (1..=150_000).map(|number| format!("{number}\n")).collect();
-    written(&executor, execution.id(), ("ready\n".len() + numbers.len()) as u64).await;
-    assert!(size() <= 256 * 1024);
-    let _open = end.open();
-    let (stdout, _, exited) = rest(&executor, execution.id(), 6).await;
-    assert!(stdout == format!("{numbers}last\n"), "{} bytes of {}", stdout.len(), numbers.len());
-    assert_eq!(exited.cause, ExitCause::Exited(0));
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rustix::event::PollFlags;
-use rustix::io::{Errno, ioctl_fionread};
+use rustix::io::ioctl_fionread;
 use rustix::pipe::fcntl_setpipe_size;
 use telexec_executor::OutputStream;
 use tokio::io::unix::AsyncFd;
@@ -43,8 +43,7 @@ pub(crate) struct Pipe(AsyncFd<Arc<OutputPipe>>);
 /// The same for who reads it.
 pub(crate) struct OutputPipe {
     end: StreamEnd,
-    /// It was given the size for busy pipes, or cannot be.
-    is_resized: AtomicBool,
+    enlarged: AtomicBool,
     /// At least a chunk was read at once.
     gushes: AtomicBool,
     /// Where what is read is kept for the next agent.
@@ -77,8 +76,8 @@ impl Source {
     /// # Errors
     /// The runtime cannot watch another descriptor.
     pub(crate) fn pipe(end: StreamEnd, kept: Option<(Arc<Checkpoint>, OutputStream)>) -> io::Result<Self> {
-        let [is_resized, gushes] = [false; 2].map(AtomicBool::new);
-        Ok(Self::Pipe(Pipe(control::watch(Arc::new(OutputPipe { end, is_resized, gushes, kept }))?)))
+        let [enlarged, gushes] = [false; 2].map(AtomicBool::new);
+        Ok(Self::Pipe(Pipe(control::watch(Arc::new(OutputPipe { end, enlarged, gushes, kept }))?)))
     }
 
     pub(crate) async fn readable(&self) -> io::Result<()> {
@@ -195,11 +194,9 @@ impl OutputPipe {
             true => most,
             false => usize::try_from(ioctl_fionread(&self.end)?).unwrap_or(usize::MAX),
         };
-        if ready >= BUSY_BYTES && !self.is_resized.load(Ordering::Relaxed) {
+        if ready >= BUSY_BYTES && !self.enlarged.swap(true, Ordering::Relaxed) {
             // best effort: the pipes of a user are limited together
-            let sized = fcntl_setpipe_size(&self.end, BUSY_PIPE_BYTES);
-            // it still holds more: the keeper has enlarged it while no agent read it
-            self.is_resized.store(sized != Err(Errno::BUSY), Ordering::Relaxed);
+            let _ = fcntl_setpipe_size(&self.end, BUSY_PIPE_BYTES);
         }
         Ok(ready.clamp(64, most))
     }
