@@ -3,8 +3,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::net::sockopt::set_socket_linger;
 use telexec_spawn::elastic_pool::ElasticPool;
@@ -12,10 +12,13 @@ use telexec_spawn::elastic_pool::ElasticPool;
 /// By which they are closed; until there are threads, by whoever drops them.
 static CLOSERS: OnceLock<ElasticPool> = OnceLock::new();
 
+/// Those that are to be closed, until a thread is woken for all of them.
+static DROPPED: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
+
 /// How many there are, also of those that are to be closed.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// A descriptor. Dropping it closes it: by a thread, in a keeper.
+/// A descriptor. Dropping it closes it: in a keeper by a thread, after [`close_dropped`].
 #[derive(Debug)]
 pub struct Given(Option<OwnedFd>);
 
@@ -28,6 +31,15 @@ pub(crate) fn close_by_thread() -> io::Result<()> {
         let _ = CLOSERS.set(ElasticPool::new("closer", 1)?);
     }
     Ok(())
+}
+
+/// Has threads close those that were dropped.
+pub(crate) fn close_dropped() {
+    let Some(closers) = CLOSERS.get() else { return };
+    let dropped = std::mem::take(&mut *DROPPED.lock().unwrap_or_else(PoisonError::into_inner));
+    if !dropped.is_empty() {
+        closers.run_all(dropped.into_iter().map(|file| move || close(file)));
+    }
 }
 
 /// How many are open.
@@ -61,7 +73,7 @@ impl Given {
 impl Drop for Given {
     fn drop(&mut self) {
         match (self.0.take(), CLOSERS.get()) {
-            (Some(file), Some(closers)) => closers.run(move || close(file)),
+            (Some(file), Some(_)) => DROPPED.lock().unwrap_or_else(PoisonError::into_inner).push(file),
             (Some(file), None) => close(file),
             (None, _) => {}
         }

@@ -31,7 +31,7 @@ use crate::agent::Agent;
 use crate::agent_user::{AgentUser, leaders, pid_of};
 use crate::channel::{ReceiveError, Received};
 use crate::children::{Child, Children};
-use crate::given::{Given, close_by_thread};
+use crate::given::{Given, close_by_thread, close_dropped};
 use crate::paused::Paused;
 use crate::signals::Signals;
 use crate::syslog::StartLog;
@@ -244,6 +244,7 @@ impl Keeper {
                 }
             }
             self.do_what_is_due();
+            close_dropped();
             if let Some(code) = self.code {
                 return Ok(code);
             }

@@ -78,9 +78,14 @@ impl ElasticPool {
 
     /// Has work done soon, in the order in which it comes.
     pub fn run(&self, work: impl FnOnce() + Send + 'static) {
+        self.run_all([work]);
+    }
+
+    /// The same for several pieces, for which one thread is woken.
+    pub fn run_all<Work: FnOnce() + Send + 'static>(&self, all: impl IntoIterator<Item = Work>) {
         let pool = &self.0.0;
         let mut state = pool.state();
-        state.queue.push_back(Box::new(work));
+        state.queue.extend(all.into_iter().map(|work| Box::new(work) as Job));
         let (is_idle, is_enough) = (state.idle > 0, state.queue.len() <= state.idle);
         let asks = !is_enough && !std::mem::replace(&mut state.is_watched, true);
         // who is woken finds it unlocked
