@@ -1,6 +1,8 @@
 //! A process that is made ahead of its start, by a starter: in the cgroup where the next start is likely to be, or in that of a
-//! start that waits for it.
+//! start that waits for it. Starts that come meanwhile wait for their turn, since a child of this process takes more time of the
+//! processors; but not for long.
 
+use std::collections::VecDeque;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -24,10 +26,19 @@ const MAX_AGE: Duration = Duration::from_secs(10);
 /// what is made after all may be taken for a process of the command, until it is killed.
 const START_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long starts wait for their turn: somewhat longer than that usually takes.
+const QUEUE_TIMEOUT: Duration = Duration::from_millis(5);
+/// How many do.
+const MAX_QUEUED: usize = 8;
+
 /// The starter, and the one process that it has made, or is about to make.
 pub(super) struct Ahead {
     starter: Starter,
     made: Made,
+    /// Starts that wait for their turn, first come first served.
+    queue: VecDeque<Permitted>,
+    /// They wait until then.
+    queue_until: Instant,
     /// When the starter was made.
     born: Instant,
     /// When both are given up, unless a process is on its way to its program.
@@ -77,7 +88,14 @@ impl Keeper {
                 return;
             }
             let born = Instant::now();
-            self.ahead = Some(Ahead { starter, made: Made::Nothing, born, until: born + IDLE_TIMEOUT });
+            self.ahead = Some(Ahead {
+                starter,
+                made: Made::Nothing,
+                queue: VecDeque::new(),
+                queue_until: born,
+                born,
+                until: born + IDLE_TIMEOUT,
+            });
         }
         self.make(cgroup, Then::Wait);
     }
@@ -104,7 +122,7 @@ impl Keeper {
     pub(super) fn start_ahead(&mut self, permitted: Permitted) -> Option<Permitted> {
         self.hear_starter();
         let cgroup = &permitted.start.cgroup;
-        let Some(Ahead { made, until, .. }) = &mut self.ahead else { return Some(permitted) };
+        let Some(Ahead { made, until, queue, queue_until, .. }) = &mut self.ahead else { return Some(permitted) };
         match made {
             Made::Waiting { cgroup: its, number, .. } if its == cgroup => {
                 let number = *number;
@@ -121,6 +139,13 @@ impl Keeper {
             },
             Made::Ending { cgroup: its, next: next @ None, .. } if its == cgroup => {
                 *next = Some(Box::new(permitted));
+                None
+            }
+            Made::Leaving { .. } | Made::Soon { then: Then::Start(_), .. } if queue.len() < MAX_QUEUED => {
+                if queue.is_empty() {
+                    *queue_until = Instant::now() + QUEUE_TIMEOUT;
+                }
+                queue.push_back(permitted);
                 None
             }
             Made::Waiting { .. } | Made::Soon { .. } | Made::Leaving { .. } | Made::Ending { .. } => Some(permitted),
@@ -200,14 +225,19 @@ impl Keeper {
 
     /// When the starter is to be given up.
     pub(super) fn starter_until(&self) -> Option<Instant> {
-        let Ahead { made, until, .. } = self.ahead.as_ref()?;
+        let Ahead { made, until, queue, queue_until, .. } = self.ahead.as_ref()?;
+        let queue_until = (!queue.is_empty()).then_some(*queue_until);
         // a program may take as long as it likes to be loaded
-        (!matches!(made, Made::Leaving { .. })).then_some(*until)
+        let until = (!matches!(made, Made::Leaving { .. })).then_some(*until);
+        [until, queue_until].into_iter().flatten().min()
     }
 
-    /// It is not used, or held up.
+    /// It is not used, or held up, or what waits for its turn does so no longer.
     pub(super) fn expire_starter(&mut self) {
-        match &self.ahead {
+        match &mut self.ahead {
+            Some(Ahead { queue, queue_until, .. }) if !queue.is_empty() && *queue_until <= Instant::now() => {
+                std::mem::take(queue).into_iter().for_each(|permitted| self.start_now(permitted));
+            }
             Some(Ahead { made: Made::Waiting { .. }, .. }) => self.end_waiting(),
             _ => self.give_up_starter(),
         }
@@ -232,6 +262,12 @@ impl Keeper {
 
     /// Whether a start with this id waits for its process.
     pub(super) fn has_soon(&self, id: u64) -> bool {
+        self.ahead.as_ref().is_some_and(|ahead| ahead.queue.iter().any(|permitted| permitted.start.id == id))
+            || self.is_next(id)
+    }
+
+    /// Whether the process that is made soon, or once one has ended, is for the start with this id.
+    fn is_next(&self, id: u64) -> bool {
         match self.ahead.as_ref().map(|ahead| &ahead.made) {
             Some(Made::Soon { then: Then::Start(permitted), .. } | Made::Ending { next: Some(permitted), .. }) => {
                 permitted.start.id == id
@@ -243,7 +279,10 @@ impl Keeper {
     /// The start with this id is not wanted any more, if it waits for its process.
     pub(super) fn cancel_soon(&mut self, id: u64) {
         if self.has_soon(id) {
-            self.end_waiting();
+            if self.is_next(id) {
+                self.end_waiting();
+            }
+            self.ahead.iter_mut().for_each(|ahead| ahead.queue.retain(|permitted| permitted.start.id != id));
             self.report(Report::NotStarted { id, step: Step::Clone, errno: Errno::CANCELED.raw_os_error() });
         }
     }
@@ -289,6 +328,20 @@ impl Keeper {
         if let Made::Ending { next: Some(permitted), .. } = made {
             self.start_now(*permitted);
         }
+        self.start_queued();
+    }
+
+    /// Has the starter make a process for the one that is first in the queue.
+    fn start_queued(&mut self) {
+        while let Some(Ahead { made: Made::Nothing, queue, queue_until, .. }) = &mut self.ahead
+            && let Some(permitted) = queue.pop_front()
+        {
+            *queue_until = Instant::now() + QUEUE_TIMEOUT;
+            let cgroup = permitted.start.cgroup.clone();
+            if let Some(Then::Start(permitted)) = self.make(cgroup, Then::Start(Box::new(permitted))) {
+                self.start_now(*permitted);
+            }
+        }
     }
 
     /// Ends the starter, and what waits.
@@ -315,6 +368,7 @@ impl Keeper {
 
     /// The same, but a start that waits for it does without.
     pub(super) fn give_up_starter(&mut self) {
+        let queue = self.ahead.as_mut().map(|ahead| std::mem::take(&mut ahead.queue));
         let next = self.ahead.as_mut().and_then(|ahead| match &mut ahead.made {
             Made::Soon { then: then @ Then::Start(_), .. } => match std::mem::replace(then, Then::End) {
                 Then::Start(permitted) => Some(permitted),
@@ -324,7 +378,10 @@ impl Keeper {
             Made::Nothing | Made::Soon { .. } | Made::Waiting { .. } | Made::Leaving { .. } => None,
         });
         self.drop_starter();
-        next.into_iter().for_each(|permitted| self.start_now(*permitted));
+        next.into_iter()
+            .map(|permitted| *permitted)
+            .chain(queue.into_iter().flatten())
+            .for_each(|permitted| self.start_now(permitted));
     }
 }
 

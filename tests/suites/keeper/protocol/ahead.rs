@@ -255,3 +255,41 @@ match life():
     )
     .await;
 }
+
+#[tokio::test]
+async fn starts_wait_for_their_turn_but_not_long() {
+    holds(
+        r#"
+STOP, CONTINUE, KEEPER = 19, 18, os.getppid()
+def cancel(id): ask(struct.pack("<BQ", 5, id))
+def start_in(path, id, *argv): ask(start(id, *argv, cgroup=path.encode()), into, into)
+def at_once(*asks):
+    os.kill(KEEPER, STOP)
+    for one in asks: one()
+    os.kill(KEEPER, CONTINUE)
+held_up, other = cgroup("held_up"), cgroup("other")
+prepare(held_up)
+pid = waits_in(held_up)
+os.kill(pid, STOP)
+start_in(held_up, 1, b"/bin/true")
+# it does not end before the first one runs
+says(2, other, b"other\n", b"/bin/echo", b"other")
+at_once(lambda: start_in(other, 3, b"/bin/false"), lambda: cancel(3))
+assert heard()[:2] == ("not started", 3) and not members(other)
+os.kill(pid, CONTINUE)
+assert heard() == ("started", 1, pid) and heard() == ("exited", 1, 1, 0, 0)
+release(1)
+# more than may wait
+leaves = {id: cgroup(f"leaf{id}") for id in range(10, 30)}
+at_once(*(lambda id=id: start_in(leaves[id], id, b"/bin/sh", b"-c", b"exit %d" % id) for id in leaves))
+seen = {}
+while sum(map(len, seen.values())) < 2 * len(leaves):
+    kind, id, *how = heard()
+    seen.setdefault(id, []).append((kind, how if kind == "exited" else None))
+assert seen == {id: [("started", None), ("exited", [1, 0, id])] for id in leaves}, seen
+for id in leaves: release(id)
+stopping()
+"#,
+    )
+    .await;
+}
