@@ -77,7 +77,7 @@ pub(super) struct Ids {
 }
 
 /// The first steps of becoming the program: they are the same for all.
-pub(super) const EARLY_STEPS: [(Step, Action); 2] = [(Step::Clone, note_birth), (Step::Setsid, new_session)];
+const EARLY_STEPS: [(Step, Action); 2] = [(Step::Clone, note_birth), (Step::Setsid, fresh_session)];
 /// The steps after them, in their order.
 pub(super) const STEPS: [(Step, Action); 12] = [
     // first, since a file may be busy for as long as its owner likes
@@ -176,11 +176,25 @@ fn report_message(step: Step, errno: c_int) -> [u8; REPORT_BYTES] {
     [step as u8, a, b, c, d]
 }
 
-/// A session of its own, and what belongs to its start: umask, default priorities, default actions of signals.
-unsafe fn new_session(_: &mut SharedWithChild) -> Result<(), c_int> {
+/// A session of its own, and what belongs to its start.
+unsafe fn fresh_session(shared: &mut SharedWithChild) -> Result<(), c_int> {
+    // SAFETY: as this function's own.
+    unsafe {
+        new_session(shared)?;
+        set_defaults();
+    }
+    Ok(())
+}
+
+pub(super) unsafe fn new_session(_: &mut SharedWithChild) -> Result<(), c_int> {
+    // SAFETY: no pointers are passed.
+    check(unsafe { libc::setsid() }.into())
+}
+
+/// The umask, priorities and actions of signals that a process starts with. Its children inherit them.
+pub(super) unsafe fn set_defaults() {
     // SAFETY: system calls on this process's own state, with valid pointers.
     unsafe {
-        check(libc::setsid().into())?;
         libc::umask(0o022);
         // As far as this process may: a lower priority than the default cannot always be given up.
         let normal: libc::sched_param = std::mem::zeroed();
@@ -190,7 +204,6 @@ unsafe fn new_session(_: &mut SharedWithChild) -> Result<(), c_int> {
         write_file(c"/proc/self/oom_score_adj".as_ptr(), b"0");
         default_actions();
     }
-    Ok(())
 }
 
 /// See ioprio_set(2).

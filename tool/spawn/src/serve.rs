@@ -9,7 +9,8 @@ use std::ptr;
 use libc::{c_int, c_long, c_void};
 
 use crate::child::{
-    Action, EARLY_STEPS, FIRST_FILE, STEPS, SharedWithChild, close_other_files, default_rlimits, end, errno, take,
+    Action, FIRST_FILE, STEPS, SharedWithChild, close_other_files, default_rlimits, end, errno, new_session,
+    set_defaults, take,
 };
 use crate::clone::clone_sibling_and_wait;
 use crate::{Step, rlimits};
@@ -65,6 +66,11 @@ pub(super) extern "C" fn make_children(argument: *mut c_void) -> c_int {
         {
             libc::_exit(1);
         }
+        // its children have them from it
+        set_defaults();
+        if default_rlimits(&mut SharedWithChild::unknown(starting.rlimits.cast())).is_err() {
+            libc::_exit(1);
+        }
         loop {
             // also what came with a message that was for a child, which has ended before it
             libc::syscall(libc::SYS_close_range, SOCKET + 1, u32::MAX, 0 as c_long);
@@ -88,16 +94,16 @@ pub(super) extern "C" fn make_children(argument: *mut c_void) -> c_int {
 extern "C" fn become_one(argument: *mut c_void) -> c_int {
     // SAFETY: this is the only reference in use: the starter waits.
     let starting = unsafe { &mut *argument.cast::<Starting>() };
-    let mut early = SharedWithChild::unknown(starting.rlimits.cast());
+    let mut early = SharedWithChild::unknown(ptr::null());
     // as what stays open
     early.executable = SOCKET;
-    const STEPS_AHEAD: [(Step, Action); 2] = [(Step::CloseRange, close_other_files), (Step::Rlimit, default_rlimits)];
+    const STEPS_AHEAD: [(Step, Action); 2] = [(Step::Setsid, new_session), (Step::CloseRange, close_other_files)];
     // SAFETY: this is such a child; few files are open.
     unsafe {
         answer(starting.number, libc::getpid());
         starting.is_known = true;
         // a failure is reported when there is somebody to report it to
-        let has_begun = take(&EARLY_STEPS, &mut early) && take(&STEPS_AHEAD, &mut early);
+        let has_begun = take(&STEPS_AHEAD, &mut early);
         let mut files: Files = [-1; MAX_FILES];
         if receive(early.executable, &mut files) != Some((Message::Become as u8, starting.number)) {
             libc::_exit(127);
