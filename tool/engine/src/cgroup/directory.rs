@@ -87,7 +87,7 @@ impl Directory {
     /// # Errors
     /// There is none.
     pub(super) fn read(&self, name: &str) -> io::Result<String> {
-        io::read_to_string(self.file(name, OFlags::RDONLY)?)
+        files::read_text(&self.file(name, OFlags::RDONLY)?)
     }
 
     /// The number on the line of one of its files that begins with `key`.

@@ -46,8 +46,13 @@ fn let_in(path: &Path) -> io::Result<()> {
 
 /// Reads a file of a cgroup.
 fn read_at(cgroup: BorrowedFd<'_>, name: &str) -> io::Result<String> {
-    let mut text = String::new();
-    File::from(open_at(cgroup, name, OFlags::RDONLY)?).read_to_string(&mut text)?;
+    read_text(&File::from(open_at(cgroup, name, OFlags::RDONLY)?))
+}
+
+/// Reads a file of the kernel's, which does not know how long it is: it is not asked for that.
+pub(super) fn read_text(file: &File) -> io::Result<String> {
+    let mut text = String::with_capacity(512);
+    file.take(u64::MAX).read_to_string(&mut text)?;
     Ok(text)
 }
 

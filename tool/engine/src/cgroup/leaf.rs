@@ -16,7 +16,7 @@ use telexec_spawn::CgroupEntry;
 use tokio::io::Interest;
 
 use super::directory::Directory;
-use super::files::write_at;
+use super::files::{read_text, write_at};
 use crate::process::control;
 use crate::process::signaller::Signaller;
 use crate::process::table::{self, Process};
@@ -268,7 +268,7 @@ pub(super) fn is_populated(events: &str) -> bool {
 async fn changed(directory: &Directory) -> io::Result<()> {
     let events = directory.file(EVENTS, OFlags::RDONLY)?;
     // a change is one after the last time that it was read by this descriptor
-    if !is_populated(&io::read_to_string(&events)?) {
+    if !is_populated(&read_text(&events)?) {
         return Ok(());
     }
     let events = control::watch_for(OwnedFd::from(events), Interest::PRIORITY)?;

@@ -89,7 +89,7 @@ impl DirectSpawner {
     /// # Errors
     /// `/dev/null` cannot be opened.
     pub(crate) fn new() -> std::io::Result<Self> {
-        let null = above_standard_streams(std::fs::File::open("/dev/null")?.as_fd())?;
+        let null = above_standard_streams(std::fs::File::open("/dev/null")?.into())?;
         let dumpable = rustix::process::dumpable_behavior() == Ok(rustix::process::DumpableBehavior::Dumpable);
         let sets_score = !dumpable && !rustix::process::geteuid().is_root();
         Ok(Self { null, rlimits: rlimits::defaults(), sets_score })

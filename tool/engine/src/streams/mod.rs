@@ -7,7 +7,7 @@ pub(crate) mod terminal;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -99,8 +99,8 @@ fn pipes(
 ) -> io::Result<Streams> {
     let with_stdin = !command.stdin().is_empty() || command.accepts_input();
     let (stdin_end, stdin) = match with_stdin.then(pipe).transpose()? {
-        Some((read, write)) => (Some(above_standard_streams(read.as_fd())?), Some(write)),
-        None => (given.map(|given| above_standard_streams(given.as_fd())).transpose()?, None),
+        Some((read, write)) => (Some(above_standard_streams(read)?), Some(write)),
+        None => (given.map(|given| given.try_clone()).transpose()?, None),
     };
     let (stdout, stdout_end) = pipe()?;
     let (stderr, stderr_end) = match command.merge_output() {
@@ -131,7 +131,7 @@ fn pipes(
         stderr: stderr.map(|stderr| source(stderr, OutputStream::Stderr)).transpose()?,
         terminal: None,
     };
-    let [stdout, stderr] = [above_standard_streams(stdout_end.as_fd())?, above_standard_streams(stderr_end.as_fd())?];
+    let [stdout, stderr] = [above_standard_streams(stdout_end)?, above_standard_streams(stderr_end)?];
     Ok(Streams { ends, command_ends: CommandEnds::Pipes { stdin: stdin_end, stdout, stderr }, held })
 }
 
@@ -142,7 +142,7 @@ fn terminal(
     threads: &StreamThreads,
 ) -> io::Result<Streams> {
     let (this_side, other_side) = terminal::open(size)?;
-    let command_ends = CommandEnds::Terminal(above_standard_streams(other_side.as_fd())?);
+    let command_ends = CommandEnds::Terminal(other_side.try_clone()?);
     let (mut held, mut relay) = (HeldFiles::new(), None);
     if let Some(checkpoint) = checkpoint {
         let (read, write) = pipe()?;
@@ -298,9 +298,9 @@ fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
     pipe_with(PipeFlags::CLOEXEC)
 }
 
-/// A copy with a number that is not 0, 1 or 2: this process may run without those.
-pub(crate) fn above_standard_streams(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    fcntl_dupfd_cloexec(fd, 3)
+/// With a number that is not 0, 1 or 2: this process may run without those.
+pub(crate) fn above_standard_streams(fd: OwnedFd) -> Result<OwnedFd, Errno> {
+    if fd.as_raw_fd() > 2 { Ok(fd) } else { fcntl_dupfd_cloexec(fd, 3) }
 }
 
 /// Ends without input, and a pipe in which all output is.
