@@ -26,9 +26,9 @@ const MAX_AGE: Duration = Duration::from_secs(10);
 /// what is made after all may be taken for a process of the command, until it is killed.
 const START_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long starts wait for their turn: somewhat longer than that usually takes.
+/// How long the first start in the queue waits for its turn: somewhat longer than that usually takes.
 const QUEUE_TIMEOUT: Duration = Duration::from_millis(5);
-/// How many do.
+/// How many may wait.
 const MAX_QUEUED: usize = 8;
 
 /// The starter, and the one process that it has made, or is about to make.
@@ -37,8 +37,10 @@ pub(super) struct Ahead {
     made: Made,
     /// Starts that wait for their turn, first come first served.
     queue: VecDeque<Permitted>,
-    /// They wait until then.
+    /// The first of them waits until then.
     queue_until: Instant,
+    /// It has waited so long: none waits until the process that was in its way has left.
+    is_held_up: bool,
     /// When the starter was made.
     born: Instant,
     /// When both are given up, unless a process is on its way to its program.
@@ -93,6 +95,7 @@ impl Keeper {
                 made: Made::Nothing,
                 queue: VecDeque::new(),
                 queue_until: born,
+                is_held_up: false,
                 born,
                 until: born + IDLE_TIMEOUT,
             });
@@ -118,11 +121,13 @@ impl Keeper {
         None
     }
 
-    /// Has the process that the starter has made, or makes, become this: now or soon. Returns it if that cannot be.
+    /// Has the process that the starter has made, or makes, become this: now, soon, or when it is its turn. Returns it if that cannot be.
     pub(super) fn start_ahead(&mut self, permitted: Permitted) -> Option<Permitted> {
         self.hear_starter();
         let cgroup = &permitted.start.cgroup;
-        let Some(Ahead { made, until, queue, queue_until, .. }) = &mut self.ahead else { return Some(permitted) };
+        let Some(Ahead { made, until, queue, queue_until, is_held_up, .. }) = &mut self.ahead else {
+            return Some(permitted);
+        };
         match made {
             Made::Waiting { cgroup: its, number, .. } if its == cgroup => {
                 let number = *number;
@@ -141,7 +146,9 @@ impl Keeper {
                 *next = Some(Box::new(permitted));
                 None
             }
-            Made::Leaving { .. } | Made::Soon { then: Then::Start(_), .. } if queue.len() < MAX_QUEUED => {
+            Made::Leaving { .. } | Made::Soon { then: Then::Start(_), .. }
+                if queue.len() < MAX_QUEUED && !*is_held_up =>
+            {
                 if queue.is_empty() {
                     *queue_until = Instant::now() + QUEUE_TIMEOUT;
                 }
@@ -221,9 +228,11 @@ impl Keeper {
             (Then::Start(permitted), None) => self.start_now(*permitted),
             (Then::End, _) => self.end_waiting(),
         }
+        // there is a turn if it has made none
+        self.start_queued();
     }
 
-    /// When the starter is to be given up.
+    /// When the starter is to be given up, or the queue.
     pub(super) fn starter_until(&self) -> Option<Instant> {
         let Ahead { made, until, queue, queue_until, .. } = self.ahead.as_ref()?;
         let queue_until = (!queue.is_empty()).then_some(*queue_until);
@@ -235,7 +244,10 @@ impl Keeper {
     /// It is not used, or held up, or what waits for its turn does so no longer.
     pub(super) fn expire_starter(&mut self) {
         match &mut self.ahead {
-            Some(Ahead { queue, queue_until, .. }) if !queue.is_empty() && *queue_until <= Instant::now() => {
+            Some(Ahead { queue, queue_until, is_held_up, .. })
+                if !queue.is_empty() && *queue_until <= Instant::now() =>
+            {
+                *is_held_up = true;
                 std::mem::take(queue).into_iter().for_each(|permitted| self.start_now(permitted));
             }
             Some(Ahead { made: Made::Waiting { .. }, .. }) => self.end_waiting(),
@@ -311,7 +323,7 @@ impl Keeper {
 
     /// This child runs its program, or has ended: the starter can make another one.
     pub(super) fn has_left(&mut self, number: u64) {
-        let Some(Ahead { made, born, until, .. }) = &mut self.ahead else { return };
+        let Some(Ahead { made, born, until, queue, is_held_up, .. }) = &mut self.ahead else { return };
         let (Made::Waiting { number: its, .. } | Made::Leaving { number: its } | Made::Ending { number: its, .. }) =
             made
         else {
@@ -322,11 +334,14 @@ impl Keeper {
         }
         let (made, now) = (std::mem::replace(made, Made::Nothing), Instant::now());
         *until = now + IDLE_TIMEOUT;
-        if now >= *born + MAX_AGE || matches!(made, Made::Ending { next: None, .. }) {
-            self.give_up_starter();
-        }
+        *is_held_up = false;
+        let is_old = now >= *born + MAX_AGE;
+        let is_unused = queue.is_empty() && matches!(made, Made::Ending { next: None, .. });
         if let Made::Ending { next: Some(permitted), .. } = made {
             self.start_now(*permitted);
+        }
+        if is_old || is_unused {
+            self.give_up_starter();
         }
         self.start_queued();
     }
@@ -352,7 +367,7 @@ impl Keeper {
         }
     }
 
-    /// Ends the starter, and what waits, without waiting for that; and drops a start that waits for it. There is another starter when
+    /// Ends the starter, and what waits, without waiting for that; and drops starts that wait for it. There is another starter when
     /// it is needed.
     pub(super) fn drop_starter(&mut self) {
         self.end_waiting();
@@ -366,7 +381,7 @@ impl Keeper {
         }
     }
 
-    /// The same, but a start that waits for it does without.
+    /// The same, but starts that wait for it do without.
     pub(super) fn give_up_starter(&mut self) {
         let queue = self.ahead.as_mut().map(|ahead| std::mem::take(&mut ahead.queue));
         let next = self.ahead.as_mut().and_then(|ahead| match &mut ahead.made {

@@ -220,6 +220,7 @@ impl Keeper {
     fn run(&mut self) -> io::Result<u8> {
         let mut events = Vec::with_capacity(EVENTS_AT_ONCE);
         loop {
+            close_dropped();
             events.clear();
             let waited = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), self.timeout().as_ref());
             match waited {
@@ -243,8 +244,9 @@ impl Keeper {
                     break;
                 }
             }
-            self.do_what_is_due();
+            // an agent that hands over is followed once all is closed
             close_dropped();
+            self.do_what_is_due();
             if let Some(code) = self.code {
                 return Ok(code);
             }

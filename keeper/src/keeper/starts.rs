@@ -10,7 +10,7 @@ use telexec_spawn::{CgroupEntry, Chown, Forked, Image, Step, can_be_born_in_a_cg
 
 use super::{Keeper, Source};
 use crate::children::{Child, is_cgroup};
-use crate::given::Given;
+use crate::given::{Given, close_dropped};
 use crate::users::DYNAMIC;
 use crate::wire::{Report, Start};
 
@@ -95,6 +95,8 @@ impl Keeper {
 
     /// Makes the process as a child with a copy of this memory.
     pub(super) fn start_now(&mut self, mut permitted: Permitted) {
+        // it would have copies of these, for as long as it is held up
+        close_dropped();
         match self.fork(&mut permitted) {
             Ok((number, report)) => self.has_begun(number, report, permitted),
             Err(error) => self.report_not_started(permitted.start.id, error),

@@ -191,8 +191,9 @@ pub(super) unsafe fn new_session(_: &mut SharedWithChild) -> Result<(), c_int> {
     check(unsafe { libc::setsid() }.into())
 }
 
-/// The umask, priorities and actions of signals that a process starts with. Its children inherit them.
-pub(super) unsafe fn set_defaults() {
+/// The umask, priorities, OOM score and actions of signals that a process starts with. Its children inherit them. False: the system
+/// lacks what the score takes.
+pub(super) unsafe fn set_defaults() -> bool {
     // SAFETY: system calls on this process's own state, with valid pointers.
     unsafe {
         libc::umask(0o022);
@@ -201,15 +202,17 @@ pub(super) unsafe fn set_defaults() {
         libc::sched_setscheduler(0, libc::SCHED_OTHER, &normal);
         libc::setpriority(libc::PRIO_PROCESS, 0, 0);
         libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, 0);
-        write_file(c"/proc/self/oom_score_adj".as_ptr(), b"0");
+        let has_score = write_file(c"/proc/self/oom_score_adj".as_ptr(), b"0");
         default_actions();
+        has_score
     }
 }
 
 /// See ioprio_set(2).
 const IOPRIO_WHO_PROCESS: c_int = 1;
 
-unsafe fn write_file(path: *const c_char, text: &[u8]) {
+/// False: the system has no memory for it, or no descriptors. What may not be written stays.
+unsafe fn write_file(path: *const c_char, text: &[u8]) -> bool {
     // SAFETY: the path is a C string, and the text as long as it says.
     unsafe {
         let file = libc::open(path, libc::O_WRONLY | libc::O_CLOEXEC);
@@ -217,6 +220,7 @@ unsafe fn write_file(path: *const c_char, text: &[u8]) {
             libc::write(file, text.as_ptr().cast(), text.len());
             libc::close(file);
         }
+        file >= 0 || !matches!(errno(), libc::ENFILE | libc::ENOMEM)
     }
 }
 

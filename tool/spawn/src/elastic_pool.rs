@@ -81,11 +81,12 @@ impl ElasticPool {
         self.run_all([work]);
     }
 
-    /// The same for several pieces, for which one thread is woken.
+    /// The same for several pieces: a thread is woken once.
     pub fn run_all<Work: FnOnce() + Send + 'static>(&self, all: impl IntoIterator<Item = Work>) {
         let pool = &self.0.0;
+        let all: Vec<_> = all.into_iter().map(|work| Box::new(work) as Job).collect();
         let mut state = pool.state();
-        state.queue.extend(all.into_iter().map(|work| Box::new(work) as Job));
+        state.queue.extend(all);
         let (is_idle, is_enough) = (state.idle > 0, state.queue.len() <= state.idle);
         let asks = !is_enough && !std::mem::replace(&mut state.is_watched, true);
         // who is woken finds it unlocked

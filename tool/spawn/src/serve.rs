@@ -66,9 +66,10 @@ pub(super) extern "C" fn make_children(argument: *mut c_void) -> c_int {
         {
             libc::_exit(1);
         }
-        // its children have them from it
-        set_defaults();
-        if default_rlimits(&mut SharedWithChild::unknown(starting.rlimits.cast())).is_err() {
+        // copies of what others have
+        libc::syscall(libc::SYS_close_range, SOCKET + 1, u32::MAX, 0 as c_long);
+        // its children have these from it
+        if !set_defaults() || default_rlimits(&mut SharedWithChild::unknown(starting.rlimits.cast())).is_err() {
             libc::_exit(1);
         }
         loop {
@@ -90,7 +91,7 @@ pub(super) extern "C" fn make_children(argument: *mut c_void) -> c_int {
     }
 }
 
-/// A child: takes the first steps, says which process it is, waits for what it becomes, and becomes that.
+/// A child: says which process it is, takes the first steps, waits for what it becomes, and becomes that.
 extern "C" fn become_one(argument: *mut c_void) -> c_int {
     // SAFETY: this is the only reference in use: the starter waits.
     let starting = unsafe { &mut *argument.cast::<Starting>() };

@@ -268,14 +268,26 @@ def at_once(*asks):
     for one in asks: one()
     os.kill(KEEPER, CONTINUE)
 held_up, other = cgroup("held_up"), cgroup("other")
-prepare(held_up)
-pid = waits_in(held_up)
-os.kill(pid, STOP)
-start_in(held_up, 1, b"/bin/true")
-# it does not end before the first one runs
-says(2, other, b"other\n", b"/bin/echo", b"other")
-at_once(lambda: start_in(other, 3, b"/bin/false"), lambda: cancel(3))
-assert heard()[:2] == ("not started", 3) and not members(other)
+def state(pid): return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0]
+def hold_up(id):
+    prepare(held_up)
+    pid = waits_in(held_up)
+    # until then it has not said which process it is
+    until(lambda: state(pid) == "S")
+    os.kill(pid, STOP)
+    start_in(held_up, id, b"/bin/true")
+    return pid
+if life() == 2:
+    # what waited for its turn when its agent ended was not started
+    until(lambda: not members(other) and not members(held_up))
+    stopping()
+    sys.exit()
+pid = hold_up(1)
+at_once(lambda: start_in(other, 2, b"/bin/false"), lambda: cancel(2))
+assert heard()[:2] == ("not started", 2) and not members(other)
+# these do not end before the first one runs
+says(3, other, b"3\n", b"/bin/echo", b"3")
+says(4, other, b"4\n", b"/bin/echo", b"4")
 os.kill(pid, CONTINUE)
 assert heard() == ("started", 1, pid) and heard() == ("exited", 1, 1, 0, 0)
 release(1)
@@ -288,7 +300,11 @@ while sum(map(len, seen.values())) < 2 * len(leaves):
     seen.setdefault(id, []).append((kind, how if kind == "exited" else None))
 assert seen == {id: [("started", None), ("exited", [1, 0, id])] for id in leaves}, seen
 for id in leaves: release(id)
-stopping()
+hold_up(50)
+os.kill(KEEPER, STOP)
+for id in range(51, 56): start_in(other, id, b"/bin/sleep", b"300")
+subprocess.Popen(["sh", "-c", f"while [ -e /proc/{os.getpid()}/fd/0 ]; do :; done; kill -CONT {KEEPER}"], start_new_session=True)
+os.kill(os.getpid(), 9)
 "#,
     )
     .await;

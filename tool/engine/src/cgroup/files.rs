@@ -49,7 +49,7 @@ fn read_at(cgroup: BorrowedFd<'_>, name: &str) -> io::Result<String> {
     read_text(&File::from(open_at(cgroup, name, OFlags::RDONLY)?))
 }
 
-/// Reads a file of the kernel's, which does not know how long it is: it is not asked for that.
+/// Reads a file whose length the kernel does not know: without the fstat(2) and lseek(2) of `File::read_to_string`.
 pub(super) fn read_text(file: &File) -> io::Result<String> {
     let mut text = String::with_capacity(512);
     file.take(u64::MAX).read_to_string(&mut text)?;
