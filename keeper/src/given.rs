@@ -18,7 +18,7 @@ static DROPPED: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
 /// How many there are, also of those that are to be closed.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// A descriptor. Dropping it closes it: in a keeper by a thread, after [`close_dropped`].
+/// A descriptor. Dropping it closes it: in a keeper by a thread, soon.
 #[derive(Debug)]
 pub struct Given(Option<OwnedFd>);
 
