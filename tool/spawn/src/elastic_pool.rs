@@ -78,13 +78,17 @@ impl ElasticPool {
 
     /// Has work done soon, in the order in which it comes.
     pub fn run(&self, work: impl FnOnce() + Send + 'static) {
-        self.run_all([work]);
+        self.add([Box::new(work) as Job]);
     }
 
     /// The same for several pieces: a thread is woken once.
     pub fn run_all<Work: FnOnce() + Send + 'static>(&self, all: impl IntoIterator<Item = Work>) {
+        // before the lock: what the caller does for each may take its time
+        self.add(all.into_iter().map(|work| Box::new(work) as Job).collect::<Vec<_>>());
+    }
+
+    fn add(&self, all: impl IntoIterator<Item = Job>) {
         let pool = &self.0.0;
-        let all: Vec<_> = all.into_iter().map(|work| Box::new(work) as Job).collect();
         let mut state = pool.state();
         state.queue.extend(all);
         let (is_idle, is_enough) = (state.idle > 0, state.queue.len() <= state.idle);
