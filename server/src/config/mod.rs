@@ -1,16 +1,17 @@
 //! The agent's configuration: the keys of `telexecd.toml`, and their validation.
 
 mod error;
+mod local;
 mod values;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use telexec_engine::{ContainmentKind, DYNAMIC_USER, Keeper, LocalConfig, Retention, SpoolLimits, allowed_users};
+use telexec_engine::{ContainmentKind, DYNAMIC_USER, Keeper, LocalConfig, allowed_users};
 use telexec_executor::Command;
 use telexec_keeper::users::Users;
 
@@ -151,8 +152,13 @@ pub struct Config {
     pub max_request_fields: usize,
     /// How many executions may run or linger at once. Default 4,096.
     pub max_executions: u32,
-    /// Of these, how many may be of one identity. Default: as many as there may be.
+    /// Of these, how many may be of one identity. Default: three quarters of them.
     pub max_executions_per_identity: Option<NonZeroU32>,
+    /// How much memory the commands of one identity may use together, in bytes. Default: no limit.
+    pub max_memory_bytes_per_identity: Option<NonZeroU64>,
+    /// How many processes and threads the commands of one identity may have together. Default: three quarters of what the machine
+    /// can have, where it can be enforced.
+    pub max_processes_per_identity: Option<NonZeroU32>,
     /// How many forwards may be open at once: connections, and sockets that listen. Default 1,024.
     pub max_forwards: u32,
     /// Of these, how many may be of one identity. Default: three quarters of them.
@@ -178,6 +184,8 @@ pub struct Config {
     pub spool_max_bytes: u64,
     /// The same for all together. Output of ended executions makes room for others, oldest first. Default 1 GiB.
     pub spool_total_bytes: u64,
+    /// Of these, how many may be of one identity. Default: three quarters of them.
+    pub spool_bytes_per_identity: Option<u64>,
     /// On shutdown: how long running commands may run on before they are ended. Default 10 s.
     #[serde(with = "humantime_serde")]
     pub shutdown_grace: Duration,
@@ -240,6 +248,8 @@ impl Default for Config {
             max_request_fields: 131_072,
             max_executions: local.max_executions,
             max_executions_per_identity: None,
+            max_memory_bytes_per_identity: None,
+            max_processes_per_identity: None,
             max_forwards: 1024,
             max_forwards_per_identity: None,
             allow_remote_bind: false,
@@ -252,6 +262,7 @@ impl Default for Config {
             retention_bytes_per_identity: local.retention.bytes_per_identity,
             spool_max_bytes: local.spool.execution,
             spool_total_bytes: local.spool.total,
+            spool_bytes_per_identity: None,
             shutdown_grace: Duration::from_secs(10),
             reflection: true,
             worker_threads: 1,
@@ -465,41 +476,6 @@ impl Config {
         let keeps_audit_log = self.audit.file.is_some();
         let agent = AgentFacts { hostname: hostname(), labels: self.labels.clone(), named_commands, keeps_audit_log };
         Ok(self.policy.clone().map(|path| PolicyFile { path, roles, agent }))
-    }
-
-    /// The settings of the engine.
-    pub(crate) fn local(&self) -> LocalConfig {
-        LocalConfig {
-            shell: self.shell.clone(),
-            working_directory: self.working_directory.clone(),
-            environment: self.environment.clone(),
-            kill_grace: self.kill_grace,
-            max_kill_grace: self.max_kill_grace,
-            max_disconnect_grace: self.max_disconnect_grace,
-            default_timeout: self.default_timeout,
-            max_timeout: self.max_timeout,
-            max_output_bytes: self.max_output_bytes,
-            max_executions: self.max_executions,
-            max_executions_per_identity: self.max_executions_per_identity.map_or(u32::MAX, NonZeroU32::get),
-            retention: Retention {
-                age: self.retention_age,
-                count: self.retention_count,
-                bytes: self.retention_bytes,
-                bytes_per_identity: self.retention_bytes_per_identity,
-            },
-            spool: SpoolLimits { execution: self.spool_max_bytes, total: self.spool_total_bytes },
-            state_dir: self.state_dir.clone(),
-            log_commands: self.log_commands,
-            containment: self.containment,
-            require_cgroup: self.require_containment.is_some(),
-            // an agent is a process of its own, unlike an embedded engine
-            may_move: true,
-            command_users: self.command_users.clone(),
-            dynamic_users: self.users.is_some(),
-            max_private_bytes: self.max_private_bytes,
-            no_new_privileges: self.no_new_privileges,
-            keeper: self.kept_by.clone(),
-        }
     }
 }
 

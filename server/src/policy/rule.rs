@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use cedar_policy::{ActionConstraint, Effect, EntityUid, Policy, PolicyId, PolicySet, PrincipalConstraint};
-use telexec_engine::Allowance;
+use telexec_engine::{Allowance, Share};
 use telexec_executor::parse_size;
 
 use super::Subject;
@@ -16,7 +16,7 @@ use super::simple_command::REDIRECTIONS;
 
 /// The annotations of rules.
 const KNOWN: &str =
-    "id, description, approval, record, max_timeout, max_concurrent, max_output, any_owner, environment";
+    "id, description, approval, record, share, max_timeout, max_concurrent, max_output, any_owner, environment";
 /// The actions of rules that may ask for an approval, or a recording.
 const START: [&str; 4] = ["start", "Execute", "Run", "Interact"];
 
@@ -153,16 +153,18 @@ impl Rule {
         match key {
             "id" if value.is_empty() || value.contains(char::is_control) => return Err("expected a name".to_owned()),
             "id" | "description" => {}
-            "approval" | "record" | "max_timeout" | "max_concurrent" | "max_output" | "any_owner" | "environment"
+            "approval" | "record" | "share" | "max_timeout" | "max_concurrent" | "max_output" | "any_owner"
+            | "environment"
                 if self.effect == Effect::Forbid =>
             {
                 return Err("allowed only on permit rules".to_owned());
             }
-            "approval" | "record" if !self.is_about_starts() => return Err(STARTS_ALONE.to_owned()),
+            "approval" | "record" | "share" if !self.is_about_starts() => return Err(STARTS_ALONE.to_owned()),
             "approval" => match timeout(value)? {
                 lifetime if lifetime > MAX_APPROVAL => return Err("expected a duration of at most 24h".to_owned()),
                 lifetime => self.approval = Some(lifetime),
             },
+            "share" => self.allowance.share = Some(share(value)?),
             "max_timeout" => self.allowance.timeout = Some(timeout(value)?),
             "max_concurrent" => self.allowance.concurrent = Some(concurrent(value)?),
             "max_output" => self.allowance.output_bytes = Some(parse_size(value)?),
@@ -216,6 +218,10 @@ fn timeout(text: &str) -> Result<Duration, String> {
     positive.ok_or_else(|| "expected a duration such as 30s or 10m".to_owned())
 }
 
+fn share(text: &str) -> Result<Share, String> {
+    Share::parse(text).ok_or_else(|| "expected a number from 0.01 to 100, with at most two decimals".to_owned())
+}
+
 fn concurrent(text: &str) -> Result<u32, String> {
     let positive = text.parse().ok().filter(|count| *count > 0);
     positive.ok_or_else(|| "expected a number greater than 0".to_owned())
@@ -236,14 +242,20 @@ mod tests {
         let read = rule(text).unwrap();
         assert_eq!((read.name.as_str(), read.effect, read.any_owner), ("x", Effect::Permit, true));
         let timeout = Some(Duration::from_secs(5400));
-        assert_eq!(read.allowance, Allowance { timeout, concurrent: Some(20), output_bytes: Some(64 << 20) });
+        assert_eq!(
+            read.allowance,
+            Allowance { timeout, concurrent: Some(20), output_bytes: Some(64 << 20), share: None }
+        );
         let plain = rule("forbid(principal, action, resource);").unwrap();
         assert_eq!((plain.name.as_str(), plain.effect, plain.any_owner), ("line 7", Effect::Forbid, false));
         assert_eq!(plain.allowance, Allowance::default());
         for action in [r#"action in Action::"start""#, r#"action in [Action::"Run", Action::"Execute"]"#] {
-            let approved =
-                rule(&format!(r#"@id("a") @approval("15m") @record permit(principal, {action}, resource);"#)).unwrap();
+            let approved = rule(&format!(
+                r#"@id("a") @approval("15m") @record @share("2.5") permit(principal, {action}, resource);"#
+            ))
+            .unwrap();
             assert_eq!((approved.approval, approved.record), (Some(Duration::from_secs(900)), true));
+            assert_eq!(approved.allowance.share, Share::parse("2.5"));
         }
     }
 
@@ -264,6 +276,7 @@ mod tests {
             r#"@approval("15m")"#,
             "@record",
             r#"@record("yes")"#,
+            r#"@share("2")"#,
         ] {
             let refused = rule(&format!("{annotation} permit(principal, action, resource);")).unwrap_err();
             assert!(refused.starts_with(annotation.split('(').next().unwrap()), "{refused}");
@@ -277,6 +290,10 @@ mod tests {
         for value in ["", "0s", "soon", "25h"] {
             let text = format!(r#"@approval("{value}") permit(principal, action in Action::"start", resource);"#);
             assert!(rule(&text).unwrap_err().contains("expected a duration"), "{value}");
+        }
+        for value in ["", "0", "101", "1.234", "much"] {
+            let text = format!(r#"@share("{value}") permit(principal, action in Action::"start", resource);"#);
+            assert!(rule(&text).unwrap_err().contains("expected a number from 0.01 to 100"), "{value}");
         }
         let refused = rule(r#"@max_timeout("1s") forbid(principal, action, resource);"#).unwrap_err();
         assert!(refused.contains("allowed only on permit"), "{refused}");

@@ -33,6 +33,12 @@ pub struct LocalConfig {
     pub max_executions: u32,
     /// Of these, how many may be of one identity. Default: any number.
     pub max_executions_per_identity: u32,
+    /// How much memory the executions of one identity may use together, in bytes and without swap. Requires cgroup v2 with the
+    /// controller `memory`. Default: no limit.
+    pub max_memory_bytes_per_identity: Option<u64>,
+    /// How many processes and threads the executions of one identity may have together. Requires cgroup v2 with the controller
+    /// `pids`. Default: three quarters of what the machine can have, where it can be enforced.
+    pub max_processes_per_identity: Option<u32>,
     /// How long ended executions are remembered.
     pub retention: Retention,
     /// How much output is kept on disk, for commands that may go to the background.
@@ -84,6 +90,8 @@ impl Default for LocalConfig {
             max_output_bytes: 0,
             max_executions: 4096,
             max_executions_per_identity: u32::MAX,
+            max_memory_bytes_per_identity: None,
+            max_processes_per_identity: None,
             retention: Retention::default(),
             spool: SpoolLimits::default(),
             state_dir: None,
@@ -129,12 +137,15 @@ impl Default for Retention {
 pub struct SpoolLimits {
     /// Of one execution. Default 64 MiB.
     pub execution: u64,
-    /// Of all. Default 1 GiB. What ended executions hold of it is given up for others, the oldest first.
+    /// Of those of one identity. Default 768 MiB.
+    pub identity: u64,
+    /// Of all. Default 1 GiB. What ended executions hold of it is given up for others, the oldest first: at the limit of an identity its
+    /// own, and at this one those of the identity that has most, if that is not less than the one has for which it is done.
     pub total: u64,
 }
 
 impl Default for SpoolLimits {
     fn default() -> Self {
-        Self { execution: 64 << 20, total: 1 << 30 }
+        Self { execution: 64 << 20, identity: 768 << 20, total: 1 << 30 }
     }
 }

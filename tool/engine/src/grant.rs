@@ -12,6 +12,7 @@ use telexec_executor::{ExecutionId, TraceContext};
 
 use crate::lock::lock;
 use crate::observer::ExecutionObserver;
+use crate::share::Share;
 
 /// What the admission adds to a command: none of it is the caller's choice. Given to
 /// [`execute_granted`](crate::LocalExecutor::execute_granted). The default has no identity, no limit
@@ -108,6 +109,10 @@ pub struct Allowance {
     pub output_bytes: Option<u64>,
     /// Executions of its identity that may run or linger, this one included; `None`: no limit.
     pub concurrent: Option<u32>,
+    /// What part of the machine its identity gets from now on, where identities want more than there is; `None`:
+    /// [the default](Share::default). The kernel divides the processors so where there are cgroups of version 2 with the controller
+    /// `cpu`.
+    pub share: Option<Share>,
 }
 
 impl Allowance {
@@ -121,6 +126,7 @@ impl Allowance {
             timeout: least(self.timeout, other.timeout),
             output_bytes: least(self.output_bytes, other.output_bytes),
             concurrent: least(self.concurrent, other.concurrent),
+            share: least(self.share, other.share),
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
 
-use crate::cgroup::Cgroups;
+use crate::cgroup::{Cgroups, GroupLimits};
 use crate::containment::ContainmentContext;
 use crate::grant::Allowance;
 use crate::key::Keys;
@@ -138,7 +138,7 @@ impl Shared {
             Signaller::new(kept.as_ref())?,
             continued,
         )?;
-        let this = Self {
+        Ok(Self {
             defaults: Defaults::new(&config, own, command_users.default.clone()),
             command_users,
             dynamic_ids,
@@ -166,9 +166,7 @@ impl Shared {
             hands_over: CancellationToken::new(),
             handed_over: Mutex::new(handed_over),
             cgroups,
-        };
-        this.prepare();
-        Ok(this)
+        })
     }
 
     /// The time that a command gets; `None`: as long as it takes.
@@ -251,7 +249,7 @@ fn containment(config: &LocalConfig, inherited: &[PathBuf]) -> io::Result<Cgroup
     let keeper = config.keeper.as_ref().and_then(Keeper::pid);
     let movable: Vec<_> = if config.may_move { keeper.into_iter().chain([getpid()]).collect() } else { Vec::new() };
     let is_delegated = config.keeper.as_ref().is_some_and(Keeper::is_of_another_user);
-    let (cgroups, faults) = Cgroups::probe(config.containment, &movable, inherited, is_delegated);
+    let (mut cgroups, faults) = Cgroups::probe(config.containment, &movable, inherited, is_delegated);
     let kind = cgroups.kind();
     let required = match config.containment {
         Some(asked) => kind == asked,
@@ -269,6 +267,11 @@ fn containment(config: &LocalConfig, inherited: &[PathBuf]) -> io::Result<Cgroup
             "the configuration requires {asked}, which does not work here: {faults}"
         )));
     }
+    let limits = GroupLimits {
+        memory_bytes: config.max_memory_bytes_per_identity,
+        max_processes: config.max_processes_per_identity,
+    };
+    cgroups.limit_identities(limits).map_err(io::Error::other)?;
     if !faults.is_empty() {
         warn!(containment = kind.as_str(), reason = faults, "better containment is not available");
     }

@@ -21,6 +21,7 @@ use crate::output::transcript::MakeRoom;
 use crate::process::own::{Canceller, End, OwnChild};
 use crate::recovery::unfinished::{Start, Unfinished};
 use crate::registry::Record;
+use crate::share::Share;
 use crate::shared::Shared;
 use crate::spawn::Child;
 use crate::spawn::account::Account;
@@ -123,6 +124,8 @@ pub(crate) struct Starter<'a> {
     pub(crate) record: &'a Record,
     /// Of its call.
     pub(crate) deadline: Option<Instant>,
+    /// Of its identity.
+    pub(crate) share: Share,
 }
 
 impl Starter<'_> {
@@ -155,11 +158,12 @@ impl Starter<'_> {
         tokio::select! {
             biased;
             error = &mut given_up => return Err(error.into()),
-            ready = self.shared.check_spool(&command) => ready?,
+            ready = self.shared.check_spool(&command, self.record.identity()) => ready?,
         }
         let shared = Arc::clone(self.shared);
         let (id, identity) = (self.record.id.clone(), self.record.identity().to_owned());
         let name = ExecutionName { id, key: shared.keys.next(), identity };
+        let share = self.share;
         let own = shared.spawner.expect();
         let child = own.canceller();
         let (answer, mut spawning) = oneshot::channel();
@@ -170,12 +174,13 @@ impl Starter<'_> {
             if begins.swap(true, Ordering::AcqRel) {
                 return;
             }
-            let _ = answer.send(shared.spawn(&command, name, ends, own, for_keeper));
+            let identity = name.identity.clone();
+            let _ = answer.send(shared.spawn(&command, name, share, ends, own, for_keeper));
             // for the next one, while this is not awaited
-            shared.prepare();
+            shared.prepare(&identity);
         };
         let turn = async {
-            let turn = self.shared.starters.run(self.record.identity(), start);
+            let turn = self.shared.starters.run_with(self.record.identity(), share, start);
             if tokio::time::timeout(TURN_TIMEOUT, turn).await.is_ok() || begun.load(Ordering::Acquire) {
                 // the start itself sends its result
                 std::future::pending::<()>().await;
@@ -208,8 +213,8 @@ impl Starter<'_> {
 
 impl Shared {
     /// Prepares what the next start will need.
-    pub(crate) fn prepare(&self) {
-        self.cgroups.prepare(|cgroup| {
+    pub(crate) fn prepare(&self, identity: &str) {
+        self.cgroups.prepare(identity, |cgroup| {
             if let (Some(kept), Ok(cgroup)) = (&self.kept, CString::new(cgroup.as_os_str().as_bytes())) {
                 kept.prepare(cgroup);
             }
@@ -225,15 +230,15 @@ impl Shared {
     ///
     /// # Errors
     /// [`ExecutorError::Exhausted`].
-    async fn check_spool(&self, command: &Command) -> Result<(), ExecutorError> {
+    async fn check_spool(&self, command: &Command, identity: &str) -> Result<(), ExecutorError> {
         if !command.may_go_to_background() {
             return Ok(());
         }
         loop {
-            match self.spool.is_full().await {
+            match self.spool.full(identity).await {
                 Ok(None) => return Ok(()),
-                Ok(Some(_)) if self.registry.make_room().await => {}
-                Ok(Some(reason)) => return Err(exhausted(reason.into())),
+                Ok(Some(full)) if self.registry.make_room(&full).await => {}
+                Ok(Some(full)) => return Err(exhausted(full.reason.into())),
                 Err(error) => return Err(exhausted(format!("the spool cannot be used: {error}"))),
             }
         }
@@ -290,6 +295,7 @@ impl Shared {
         &self,
         command: &Command,
         name: ExecutionName,
+        share: Share,
         ends: CommandEnds,
         own: OwnChild,
         for_keeper: ForKeeper,
@@ -308,7 +314,7 @@ impl Shared {
         let mut spec = self.defaults.resolve(command, account, &name.id, &name.key, report.as_ref());
         spec.time_limit = time_limit.map(|limit| limit.saturating_add(KEEPER_DELAY));
         spec.chown = report.as_mut().and_then(|report| report.to_chown.take());
-        let mut leaf = self.cgroups.leaf(&command.limits())?;
+        let mut leaf = self.cgroups.leaf(&name.identity, share, &command.limits())?;
         self.note_restored();
         if self.kept.is_some() {
             spec.purpose = purpose(&name, reference.as_deref());

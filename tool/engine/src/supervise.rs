@@ -155,7 +155,12 @@ impl Supervisor {
         let reference = self.observers.reference();
         let time_limit = self.first_timeout.map(|timeout| timeout.saturating_add(self.grace()));
         let for_keeper = ForKeeper { time_limit, reference, to_save };
-        let starter = Starter { shared, record, deadline: self.command.deadline() };
+        let starter = Starter {
+            shared,
+            record,
+            deadline: self.command.deadline(),
+            share: self.allowance.share.unwrap_or_default(),
+        };
         let main = running.insert(starter.start(command, command_ends, for_keeper).await?);
         let start_time = main.start_time;
         let (user, working_directory) = (main.user.clone(), main.working_directory.clone());

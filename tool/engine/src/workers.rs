@@ -4,7 +4,6 @@
 //! where a thread cannot be made. Here each kind of work has threads of its own, of which some are there from the
 //! start.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -12,6 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use crate::lock::{lock, wait_timeout};
+use crate::share::Share;
+use crate::turns::Turns;
 use tokio::sync::oneshot;
 
 /// How long a thread beyond the first ones waits for more work before it ends.
@@ -56,7 +57,7 @@ struct Pool {
 
 #[derive(Default)]
 struct State {
-    queue: Turns,
+    queue: Turns<Job>,
     threads: usize,
     idle: usize,
     closed: bool,
@@ -101,7 +102,7 @@ impl Workers {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> oneshot::Receiver<T> {
         let (answer, answered) = oneshot::channel();
-        self.handle.pool.queue(owner, Box::new(move || drop(answer.send(work()))));
+        self.handle.pool.queue(owner, Share::default(), Box::new(move || drop(answer.send(work()))));
         answered
     }
 
@@ -115,13 +116,23 @@ impl Workers {
         owner: &str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Lost> {
+        self.run_with(owner, Share::default(), work).await
+    }
+
+    /// The same for an owner with this share of the turns.
+    pub(crate) async fn run_with<T: Send + 'static>(
+        &self,
+        owner: &str,
+        share: Share,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Lost> {
         let (answer, answered) = oneshot::channel();
         let job = move || {
             if !answer.is_closed() {
                 let _ = answer.send(work());
             }
         };
-        let number = self.handle.pool.queue(owner, Box::new(job));
+        let number = self.handle.pool.queue(owner, share, Box::new(job));
         let _queued = Queued { pool: &self.handle.pool, owner, number };
         answered.await.map_err(|_| Lost)
     }
@@ -155,9 +166,9 @@ impl Pool {
     }
 
     /// Returns its number in the queue.
-    fn queue(self: &Arc<Self>, owner: &str, job: Job) -> u64 {
+    fn queue(self: &Arc<Self>, owner: &str, share: Share, job: Job) -> u64 {
         let mut state = self.state();
-        let number = state.queue.push(owner, job);
+        let number = state.queue.push(owner, share, job);
         let grow = state.queue.len() > state.idle && state.threads < self.max;
         if grow {
             state.threads += 1;
@@ -212,74 +223,6 @@ impl Pool {
     }
 }
 
-/// Work in the order in which owners take turns.
-#[derive(Default)]
-struct Turns {
-    /// None is empty.
-    by_owner: HashMap<String, BTreeMap<u64, Job>>,
-    /// Owners that have work, the next one first.
-    order: VecDeque<String>,
-    len: usize,
-    next: u64,
-    /// How many threads work for each owner, where any does.
-    at_work: HashMap<String, usize>,
-}
-
-impl Turns {
-    fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Returns its number.
-    fn push(&mut self, owner: &str, job: Job) -> u64 {
-        let number = self.next;
-        self.next += 1;
-        self.len += 1;
-        if let Some(queue) = self.by_owner.get_mut(owner) {
-            queue.insert(number, job);
-            return number;
-        }
-        self.by_owner.insert(owner.to_owned(), BTreeMap::from([(number, job)]));
-        self.order.push_back(owner.to_owned());
-        number
-    }
-
-    /// The next work of an owner for whom fewer than `max_each` threads work; [`Self::done`] ends it.
-    fn pop(&mut self, max_each: usize) -> Option<(String, Job)> {
-        let may_work = |owner: &String| self.at_work.get(owner).is_none_or(|count| *count < max_each);
-        let at = self.order.iter().position(may_work)?;
-        let owner = self.order.remove(at)?;
-        let queue = self.by_owner.get_mut(&owner)?;
-        let (_, job) = queue.pop_first()?;
-        match queue.is_empty() {
-            true => drop(self.by_owner.remove(&owner)),
-            false => self.order.push_back(owner.clone()),
-        }
-        self.len -= 1;
-        *self.at_work.entry(owner.clone()).or_default() += 1;
-        Some((owner, job))
-    }
-
-    fn done(&mut self, owner: &str) {
-        match self.at_work.get_mut(owner) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => drop(self.at_work.remove(owner)),
-        }
-    }
-
-    /// Takes work out, if its turn has not come.
-    fn remove(&mut self, owner: &str, number: u64) -> Option<Job> {
-        let queue = self.by_owner.get_mut(owner)?;
-        let job = queue.remove(&number)?;
-        self.len -= 1;
-        if queue.is_empty() {
-            self.by_owner.remove(owner);
-            self.order.retain(|other| other != owner);
-        }
-        Some(job)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
@@ -306,7 +249,7 @@ mod tests {
             drop(workers.spawn(owner, move || done.send(owner)));
         }
         drop((hold, done));
-        assert_eq!(order.iter().collect::<Vec<_>>(), ["a", "b", "a", "a"]);
+        assert_eq!(order.iter().collect::<Vec<_>>(), ["b", "a", "a", "a"]);
     }
 
     #[tokio::test]

@@ -4,7 +4,6 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
@@ -144,5 +143,5 @@ pub(super) fn unified(hierarchies: &[Hierarchy], inherited: &[PathBuf]) -> Resul
     let base = own.own.with_file_name(EXECUTIONS);
     let tree = Tree::new(&base, inherited).map_err(|error| format!("{}: {error}", base.display()))?;
     let controllers = share_out(&base, &tree, &[]);
-    Ok(Unified { spare: Mutex::default(), preparing: Mutex::default(), tree, controllers })
+    Ok(Unified::new(tree, controllers))
 }

@@ -4,20 +4,25 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
 use super::files::{self, number, open, remove, try_remove, walk};
+use super::groups::Group;
+use super::tree::is_tree;
 
 /// The cgroup of one execution. Dropping it removes it, and those that its processes made, if no process is in them.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
-    /// The directory that it is in is of a dead engine: it is removed with the last one.
+    /// The directories that it is in are of a dead engine: they are removed with the last one.
     is_inherited: bool,
     /// No process of an execution is in it; but one may be that a keeper has made for it.
     is_reserved: bool,
+    /// The directory that it is in, which is removed after the last one. `None`: it stays as long as its engine.
+    group: Option<Arc<Group>>,
 }
 
 /// How long such a process may take to end: far longer than it does.
@@ -25,18 +30,23 @@ const RESERVED_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl Directory {
     /// One that was made for an execution that is about to begin.
-    pub(super) fn reserved(path: PathBuf) -> Self {
-        Self { path, is_inherited: false, is_reserved: true }
+    pub(super) fn reserved(path: PathBuf, group: Option<Arc<Group>>) -> Self {
+        Self { path, is_inherited: false, is_reserved: true, group }
     }
 
     /// One that a dead engine has left.
     pub(super) fn abandoned(path: PathBuf) -> Self {
-        Self { path, is_inherited: false, is_reserved: false }
+        Self { path, is_inherited: false, is_reserved: false, group: None }
     }
 
     /// One of an execution that goes on, while its engine is dead.
     pub(super) fn inherited(path: PathBuf) -> Self {
-        Self { path, is_inherited: true, is_reserved: false }
+        Self { path, is_inherited: true, is_reserved: false, group: None }
+    }
+
+    /// It is in this group.
+    pub(super) fn is_in(&self, group: &Arc<Group>) -> bool {
+        self.group.as_ref().is_some_and(|own| Arc::ptr_eq(own, group))
     }
 
     /// A process of an execution is in it from now on.
@@ -112,6 +122,19 @@ impl Directory {
     }
 }
 
+/// Removes the directories that this one was in, up to that of its engine, until others are in one.
+fn remove_empty(path: &Path) {
+    for above in path.ancestors().skip(1).take(2) {
+        let is_removed = match fs::remove_dir(above) {
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+            Ok(()) => true,
+        };
+        if !is_removed || is_tree(above) {
+            return;
+        }
+    }
+}
+
 impl Drop for Directory {
     fn drop(&mut self) {
         match self.is_reserved {
@@ -119,8 +142,8 @@ impl Drop for Directory {
             true if self.write("cgroup.kill", "1").is_ok() => self.remove_reserved(),
             true | false => drop(remove(&self.path)),
         }
-        if let Some(tree) = self.path.parent().filter(|_| self.is_inherited) {
-            let _ = try_remove(tree);
+        if self.is_inherited {
+            remove_empty(&self.path);
         }
     }
 }

@@ -307,10 +307,12 @@ mod tests {
     use super::*;
     use crate::ContainmentKind;
     use crate::cgroup::Cgroups;
+    use crate::cgroup::tree::PREFIX;
     use crate::process::own::{EndSource, OwnChild};
+    use crate::share::Share;
     use crate::spawn::{Child, DirectSpawner, SpawnSpec, Spawner};
     use crate::streams::with_output_in_one_pipe;
-    use telexec_executor::SpawnStage;
+    use telexec_executor::{ResourceLimits, SpawnStage};
 
     fn reap(own: OwnChild, child: Child) {
         let EndSource::Pidfd(_, pidfd) = child.end else { panic!("it is this process's") };
@@ -325,7 +327,7 @@ mod tests {
             eprintln!("skipped: {kind} does not work here: {}", faults.join("; "));
             return None;
         }
-        let leaf = cgroups.leaf(&telexec_executor::ResourceLimits::default()).unwrap()?;
+        let leaf = cgroups.leaf("", Share::default(), &ResourceLimits::default()).unwrap()?;
         Some((cgroups, leaf))
     }
 
@@ -350,7 +352,8 @@ mod tests {
 
     fn is_in(leaf: &Leaf, whereabouts: &str) -> bool {
         let path = leaf.directory().unwrap().path();
-        let name = path.strip_prefix(path.ancestors().nth(2).unwrap()).unwrap();
+        let base = path.ancestors().find(|path| !path.to_string_lossy().contains(PREFIX)).unwrap();
+        let name = path.strip_prefix(base).unwrap();
         whereabouts.lines().any(|line| line.ends_with(&format!("/{}", name.display())))
     }
 
@@ -391,7 +394,7 @@ mod tests {
             let ended = begin.elapsed();
 
             let begin = Instant::now();
-            let leaf = cgroups.leaf(&telexec_executor::ResourceLimits::default()).unwrap().unwrap();
+            let leaf = cgroups.leaf("", Share::default(), &ResourceLimits::default()).unwrap().unwrap();
             let spec = SpawnSpec {
                 candidates: vec![CString::new("/bin/true").unwrap()],
                 argv: vec![CString::new("true").unwrap()],
@@ -429,14 +432,18 @@ mod tests {
     fn cgroups_that_a_tool_has_removed_are_made_again() {
         for kind in [ContainmentKind::CgroupV2, ContainmentKind::CgroupV1] {
             let Some((cgroups, leaf)) = leaf(kind) else { continue };
-            let tree = leaf.directory().unwrap().path().parent().unwrap().to_owned();
+            let path = leaf.directory().unwrap().path().to_owned();
             drop(leaf);
+            let above = path.ancestors().skip(1);
+            let removed: Vec<_> = above.take_while(|path| path.to_string_lossy().contains(PREFIX)).collect();
+            let tree = *removed.last().unwrap();
             let had = fs::read_to_string(tree.join("cgroup.controllers")).ok();
-            fs::remove_dir(&tree).unwrap();
-            let leaf = cgroups.leaf(&telexec_executor::ResourceLimits::default()).unwrap().unwrap();
-            assert!(is_in(&leaf, &whereabouts(leaf.entry().unwrap())), "{kind}");
-            assert_eq!(fs::read_to_string(tree.join("cgroup.controllers")).ok(), had, "{kind}");
-            drop(leaf);
+            for count in 1..=removed.len() {
+                removed[..count].iter().for_each(|path| fs::remove_dir(path).unwrap());
+                let leaf = cgroups.leaf("", Share::default(), &ResourceLimits::default()).unwrap().unwrap();
+                assert!(is_in(&leaf, &whereabouts(leaf.entry().unwrap())), "{kind}");
+                assert_eq!(fs::read_to_string(tree.join("cgroup.controllers")).ok(), had, "{kind}");
+            }
             drop(cgroups);
             assert!(!tree.exists(), "{kind}");
         }

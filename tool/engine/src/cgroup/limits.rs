@@ -16,7 +16,7 @@ const PERIOD: u64 = 100_000;
 const MIN_QUOTA: u64 = 1000;
 
 /// PID_MAX_LIMIT of 64-bit kernels.
-const MAX_PIDS: u32 = 4 * 1024 * 1024;
+pub(super) const MAX_PIDS: u32 = 4 * 1024 * 1024;
 
 /// What is limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@
 mod delegation;
 mod directory;
 mod files;
+mod groups;
 mod hierarchy;
 mod leaf;
 mod leaf_record;
@@ -17,11 +18,13 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 pub use self::delegation::{check_delegation, delegate_cgroup};
 use self::directory::Directory;
+pub(super) use self::groups::GroupLimits;
+use self::groups::{Group, Groups, NoController};
 use self::hierarchy::Hierarchy;
 use self::leaf::Keeper;
 pub(super) use self::leaf::Leaf;
@@ -33,6 +36,7 @@ use crate::lock::lock;
 use crate::process::signaller::Signaller;
 use crate::process::table::{self, Process};
 use crate::process::vfork;
+use crate::share::Share;
 use rustix::process::Pid;
 use telexec_executor::{ExecutorError, ResourceLimits};
 
@@ -55,14 +59,57 @@ struct Unified {
     spare: Mutex<Option<Directory>>,
     /// Held by the thread that makes one.
     preparing: Mutex<()>,
-    tree: Tree,
+    /// Whose execution was started last.
+    last: Mutex<Option<Arc<Group>>>,
+    groups: Groups,
     /// Those that its leaves have.
     controllers: Vec<String>,
 }
 
 impl Unified {
+    fn new(tree: Tree, controllers: Vec<String>) -> Self {
+        let (spare, preparing, last) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { spare, preparing, last, groups: Groups::new(tree), controllers }
+    }
+
     fn spare(&self) -> MutexGuard<'_, Option<Directory>> {
         lock(&self.spare)
+    }
+
+    /// A cgroup for an execution of this identity.
+    fn leaf(&self, identity: &str, share: Share) -> io::Result<Directory> {
+        let group = self.groups.of(identity)?;
+        self.groups.set_share(&group, share)?;
+        let spare = {
+            let mut spare = self.spare();
+            if spare.as_ref().is_some_and(|spare| spare.is_in(&group)) { spare.take() } else { None }
+        };
+        spare.filter(|spare| !spare.is_gone()).map_or_else(|| self.groups.add_leaf(&group), Ok)
+    }
+
+    /// Prepares what the next execution will need, if it is of the same identity as the last one and the one before.
+    fn prepare(&self, identity: &str, announce: impl FnOnce(&Path)) -> io::Result<()> {
+        // another thread may be faster
+        let Ok(_preparing) = self.preparing.try_lock() else { return Ok(()) };
+        let group = self.groups.of(identity)?;
+        let before = lock(&self.last).replace(Arc::clone(&group));
+        let is_repeated = before.is_some_and(|before| Arc::ptr_eq(&before, &group));
+        if !is_repeated || self.spare().as_ref().is_some_and(|spare| spare.is_in(&group)) {
+            return Ok(());
+        }
+        let spare = self.groups.add_leaf(&group)?;
+        announce(spare.path());
+        let of_another = self.spare().replace(spare);
+        drop(of_another);
+        Ok(())
+    }
+
+    /// Removes all that holds no process; nothing can be made from now on.
+    fn remove(&self) {
+        drop(self.spare().take());
+        drop(lock(&self.last).take());
+        self.groups.clear();
+        self.groups.tree().remove();
     }
 }
 
@@ -129,25 +176,33 @@ impl Cgroups {
         files::number(str::from_utf8(text.get(..length)?).ok()?, leaf::OOM_KILLS)
     }
 
-    /// Prepares what the next execution will need. `announce` may have a process made in the cgroup of this path.
-    pub(super) fn prepare(&self, announce: impl FnOnce(&Path)) {
-        if let Some(unified) = &self.unified
-            // another thread may be faster
-            && let Ok(_preparing) = unified.preparing.try_lock()
-            && unified.spare().is_none()
+    /// Prepares what the next execution of this identity will need, if its last one was not the first in a row. `announce` may have
+    /// a process made in the cgroup of this path.
+    pub(super) fn prepare(&self, identity: &str, announce: impl FnOnce(&Path)) {
+        if let Some(unified) = &self.unified {
             // if it fails, it is tried again when it is needed, and reported then
-            && let Ok(spare) = unified.tree.add_leaf()
-        {
-            announce(spare.path());
-            *unified.spare() = Some(spare);
+            let _ = unified.prepare(identity, announce);
+        }
+    }
+
+    /// Each identity has these limits from now on.
+    ///
+    /// # Errors
+    /// A controller is missing for them.
+    pub(super) fn limit_identities(&mut self, limits: GroupLimits) -> Result<(), NoController> {
+        let missing = |limit, controller| Err(NoController { limit, controller });
+        match &mut self.unified {
+            Some(unified) => unified.groups.limit(limits),
+            None if limits.memory_bytes.is_some() => missing(groups::MEMORY, "memory"),
+            None if limits.max_processes.is_some() => missing(groups::PROCESSES, "pids"),
+            None => Ok(()),
         }
     }
 
     /// Removes all of them that hold no process; none can be made from now on.
     pub(super) fn remove(&self) {
-        drop(self.unified.as_ref().and_then(|unified| unified.spare().take()));
-        let trees = self.unified.iter().map(|unified| &unified.tree);
-        trees.chain(self.version_1.iter().map(|hierarchy| &hierarchy.tree)).for_each(Tree::remove);
+        self.unified.iter().for_each(Unified::remove);
+        self.version_1.iter().for_each(|hierarchy| hierarchy.tree.remove());
     }
 
     /// The directories that hold those of executions, where processes are kept together.
@@ -163,7 +218,7 @@ impl Cgroups {
 
     fn keeping_trees(&self) -> impl Iterator<Item = &Tree> {
         let freezer = self.version_1("freezer").map(|(_, hierarchy)| &hierarchy.tree);
-        self.unified.iter().map(|unified| &unified.tree).chain(freezer)
+        self.unified.iter().map(|unified| unified.groups.tree()).chain(freezer)
     }
 
     /// What keeps processes together.
@@ -177,12 +232,17 @@ impl Cgroups {
         Resource::ALL.into_iter().filter(can).map(Resource::field).collect()
     }
 
-    /// New cgroups for an execution; `None`: it needs none.
+    /// New cgroups for an execution of this identity; `None`: it needs none.
     ///
     /// # Errors
     /// [`ExecutorError::Unsupported`] if a limit cannot be held, or those of making them.
-    pub(super) fn leaf(&self, limits: &ResourceLimits) -> Result<Option<Leaf>, ExecutorError> {
-        let keeper = self.keeper().map_err(|error| ExecutorError::Exhausted {
+    pub(super) fn leaf(
+        &self,
+        identity: &str,
+        share: Share,
+        limits: &ResourceLimits,
+    ) -> Result<Option<Leaf>, ExecutorError> {
+        let keeper = self.keeper(identity, share).map_err(|error| ExecutorError::Exhausted {
             reason: format!("no cgroup can be made: {error}"),
             retry_after: Some(Duration::from_secs(1)),
         })?;
@@ -191,12 +251,9 @@ impl Cgroups {
         Ok(needed.then_some(Leaf { keeper, controllers, oom }))
     }
 
-    fn keeper(&self) -> io::Result<Keeper> {
+    fn keeper(&self, identity: &str, share: Share) -> io::Result<Keeper> {
         match (self.kind, &self.unified, self.version_1("freezer")) {
-            (ContainmentKind::CgroupV2, Some(unified), _) => {
-                let spare = unified.spare().take().filter(|spare| !spare.is_gone());
-                Ok(Keeper::Unified(spare.map_or_else(|| unified.tree.add_leaf(), Ok)?))
-            }
+            (ContainmentKind::CgroupV2, Some(unified), _) => Ok(Keeper::Unified(unified.leaf(identity, share)?)),
             (ContainmentKind::CgroupV1, _, Some((_, freezer))) => Ok(Keeper::Freezer(freezer.tree.add_leaf()?)),
             (ContainmentKind::ProcessGroup | ContainmentKind::CgroupV1 | ContainmentKind::CgroupV2, ..) => {
                 Ok(Keeper::None)
@@ -219,7 +276,7 @@ impl Cgroups {
         if self.version_1("freezer").is_none() {
             return Err(self.freezer_fault.clone().unwrap_or_else(|| "no freezer is mounted".into()));
         }
-        let keeper = self.keeper().map_err(|error| error.to_string())?;
+        let keeper = self.keeper("", Share::default()).map_err(|error| error.to_string())?;
         try_out(Leaf { keeper, controllers: Vec::new(), oom: None })
     }
 }
@@ -298,12 +355,14 @@ fn is_delegated(cgroup: &Path) -> bool {
 fn unified_in(base: &Path, movable: &[Pid], inherited: &[PathBuf]) -> Result<Unified, String> {
     let text = |error: io::Error| error.to_string();
     let tree = Tree::new(base, inherited).map_err(text)?;
-    let leaf = |tree: &Tree| Ok(Leaf { keeper: Keeper::Unified(tree.add_leaf()?), controllers: Vec::new(), oom: None });
-    try_out(leaf(&tree).map_err(text)?)?;
+    let leaf = |directory| Leaf { keeper: Keeper::Unified(directory), controllers: Vec::new(), oom: None };
+    try_out(leaf(tree.add_leaf().map_err(text)?))?;
     let controllers = share_out(base, &tree, movable);
+    let unified = Unified::new(tree, controllers);
     // once more, with the controllers
-    try_out(leaf(&tree).map_err(text)?)?;
-    Ok(Unified { spare: Mutex::default(), preparing: Mutex::default(), tree, controllers })
+    try_out(leaf(unified.leaf("", Share::default()).map_err(text)?))?;
+    unified.groups.clear();
+    Ok(unified)
 }
 
 /// Gives the leaves of `tree`, which is below `base`, all controllers that can be had; returns those that they have.

@@ -1,4 +1,5 @@
-//! One engine's own part of a hierarchy: a directory, below which each of its executions has one.
+//! One engine's own part of a hierarchy: a directory, below which each of its executions has one, in version 2 within that of its
+//! identity.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,6 +13,7 @@ use tracing::warn;
 
 use super::directory::Directory;
 use super::files::{pids, remove, write};
+use super::groups::is_group;
 use crate::lock::lock;
 
 /// The file that gives controllers of version 2 to the cgroups below.
@@ -93,22 +95,47 @@ impl Tree {
         let _ = remove(&self.path);
     }
 
-    /// A new cgroup.
+    /// It gives this controller to the cgroups below it.
+    pub(super) fn shares(&self, controller: &str) -> bool {
+        self.held().shared.iter().any(|shared| shared == controller)
+    }
+
+    /// Gives the same controllers to what is below this cgroup, which is in it.
+    ///
+    /// # Errors
+    /// It was removed.
+    pub(super) fn share_further(&self, cgroup: &Path) -> io::Result<()> {
+        let shared = self.held().shared.iter().map(|controller| format!("+{controller}")).collect::<Vec<_>>();
+        match shared.is_empty() {
+            true => Ok(()),
+            false => write(cgroup, SUBTREE, &shared.join(" ")),
+        }
+    }
+
+    /// A new cgroup for an execution.
     ///
     /// # Errors
     /// It cannot be made.
     pub(super) fn add_leaf(&self) -> io::Result<Directory> {
         // a name of this engine's own making: a request's id never becomes a path
         let path = self.path.join(self.next.fetch_add(1, Ordering::Relaxed).to_string());
-        match fs::create_dir(&path) {
+        self.make(&path)?;
+        Ok(Directory::reserved(path, None))
+    }
+
+    /// Makes a cgroup in it.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(super) fn make(&self, path: &Path) -> io::Result<()> {
+        match fs::create_dir(path) {
             // a tool that removes empty cgroups has removed it
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.restore()?;
-                fs::create_dir(&path)?;
+                fs::create_dir(path)
             }
-            created => created?,
+            created => created,
         }
-        Ok(Directory::reserved(path))
     }
 
     /// It was made again since this was last asked: it has another inode.
@@ -174,13 +201,29 @@ fn remove_abandoned(base: &Path, inherited: &[PathBuf]) -> io::Result<()> {
 /// It cannot be read.
 pub(super) fn leaves(tree: &Path) -> io::Result<Vec<PathBuf>> {
     let mut leaves = Vec::new();
-    for entry in fs::read_dir(tree)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            leaves.push(entry.path());
+    for path in below(tree)? {
+        match is_group(&path) {
+            true => leaves.extend(below(&path)?),
+            false => leaves.push(path),
         }
     }
     Ok(leaves)
+}
+
+fn below(cgroup: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut below = Vec::new();
+    for entry in fs::read_dir(cgroup)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            below.push(entry.path());
+        }
+    }
+    Ok(below)
+}
+
+/// Whether this is the directory of an engine.
+pub(super) fn is_tree(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX))
 }
 
 #[cfg(test)]

@@ -204,7 +204,7 @@ impl Unfinished {
     /// A time is out of range.
     pub(crate) fn allowance(&self) -> io::Result<Allowance> {
         let timeout = self.max_timeout.map(Time::duration).transpose()?;
-        Ok(Allowance { timeout, output_bytes: self.most_output_bytes, concurrent: None })
+        Ok(Allowance { timeout, output_bytes: self.most_output_bytes, ..Allowance::default() })
     }
 
     /// A command with the same attributes, without what only its start needs.

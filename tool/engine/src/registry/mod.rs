@@ -23,7 +23,7 @@ use self::record::{Key, State};
 use self::remembered::Remembered;
 use crate::Retention;
 use crate::lock::lock;
-use crate::output::spool::SpoolFile;
+use crate::output::spool::{Full, SpoolFile};
 use crate::output::transcript::{MakeRoom, Transcript};
 use crate::wait::when;
 
@@ -317,12 +317,17 @@ impl Registry {
 }
 
 impl MakeRoom for Registry {
-    /// Gives up what is kept on disk of the execution that ended first. False: there is none, or it cannot be done now.
-    async fn make_room(&self) -> bool {
+    /// Gives up what is kept on disk of the execution that ended first, of the first owner that has one. False: none has, or it
+    /// cannot be done now.
+    async fn make_room(&self, full: &Full) -> bool {
         let oldest = {
             let entries = self.entries();
-            let mut ended = entries.ended.keys().filter_map(|key| entries.by_key.get(key));
-            ended.find(|record| record.transcript.is_on_disk()).map(|record| Arc::clone(&record.transcript))
+            let is_kept = |record: &&Arc<Record>| record.transcript.is_on_disk();
+            let mut of_owners = full
+                .owners
+                .iter()
+                .map(|owner| entries.ended.keys_of(owner).filter_map(|key| entries.by_key.get(key)).find(is_kept));
+            of_owners.find_map(|found| found).map(|record| Arc::clone(&record.transcript))
         };
         match oldest {
             Some(transcript) => transcript.forget_spool().await,

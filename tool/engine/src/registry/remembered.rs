@@ -87,9 +87,10 @@ impl<K> Remembered<K> {
         self.shares.values().max_by_key(|share| most(share))?.places.front().copied()
     }
 
-    /// All of them, from the oldest on.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
-        self.all.values().map(|one| &one.key)
+    /// Those of an identity, from the oldest on.
+    pub(crate) fn keys_of(&self, identity: &str) -> impl Iterator<Item = &K> {
+        let places = self.shares.get(identity).into_iter().flat_map(|share| &share.places);
+        places.filter_map(|place| self.all.get(place)).map(|one| &one.key)
     }
 }
 
@@ -111,7 +112,7 @@ mod tests {
                 forgotten.push(key);
             }
         }
-        assert_eq!(remembered.keys().count() + forgotten.len(), ended.len());
+        assert_eq!(remembered.all.len() + forgotten.len(), ended.len());
         let bytes = |one: &One<_>| one.bytes;
         assert_eq!(remembered.bytes, remembered.all.values().map(bytes).sum::<usize>());
         assert_eq!(remembered.bytes, remembered.shares.values().map(|share| share.bytes).sum::<usize>());

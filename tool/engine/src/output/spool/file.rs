@@ -4,15 +4,16 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde::{Deserialize, Serialize};
 use telexec_executor::{Output, OutputStream};
 use tracing::warn;
 
-use super::Spool;
 use super::index::{ENTRY_BYTES, last_before, runs, split};
+use super::used::Used;
+use super::{Full, Spool};
 use crate::lock::lock;
 use crate::state::disk::DISK_TIMEOUT;
 
@@ -88,7 +89,7 @@ impl Spool {
             fs::rename(data, &file.data).and_then(|()| fs::rename(index, &file.index))
         });
         match moved {
-            Some(Ok(())) => drop(self.used.fetch_add(written.size(), Ordering::Relaxed)),
+            Some(Ok(())) => self.used.add(owner, written.size()),
             Some(Err(error)) => {
                 warn!(%error, "the kept output of an execution is lost");
                 *file.written() = Written::default();
@@ -122,7 +123,7 @@ impl Spool {
         }
         let Stored { start, data: end, index: entries, name: _ } = stored;
         let written = Written { exists: true, start, data: end, index: entries, stream: None };
-        self.used.fetch_add(written.size(), Ordering::Relaxed);
+        self.used.add(owner, written.size());
         // dropped on a failure below, it removes what was moved
         let file = self.file_with(owner, written);
         fs::rename(data, &file.data)?;
@@ -169,8 +170,8 @@ impl Written {
 pub(crate) enum Stopped {
     #[error("the execution has as much as one may have")]
     Limit,
-    #[error("running executions have as much as all may have")]
-    Total,
+    #[error("{}", .0.reason)]
+    Full(Full),
     #[error("it cannot be written: {0}")]
     Disk(io::Error),
 }
@@ -209,10 +210,10 @@ impl SpoolFile {
             if length == 0 {
                 return Err(Stopped::Limit);
             }
-            let reserved = self.spool.reserve(entry + length);
-            if reserved <= entry {
-                self.spool.give_back(reserved);
-                return Err(Stopped::Total);
+            let (reserved, full) = self.spool.used.reserve(&self.owner, entry + length, &self.spool.limits);
+            if let Some(full) = full.as_ref().filter(|_| reserved <= entry) {
+                self.spool.used.give_back(&self.owner, reserved);
+                return Err(Stopped::Full(full.clone()));
             }
             let piece = chunk.data.slice(..usize::try_from(reserved - entry).unwrap_or(chunk.data.len()));
             let write = || {
@@ -223,14 +224,14 @@ impl SpoolFile {
                 data.write_all_at(&piece, written.data)
             };
             if let Err(error) = write() {
-                self.spool.give_back(reserved);
+                self.spool.used.give_back(&self.owner, reserved);
                 return Err(Stopped::Disk(error));
             }
             written.data += piece.len() as u64;
             written.index += u64::from(is_new);
             written.stream = Some(chunk.stream);
-            if reserved < entry + length {
-                return Err(Stopped::Total);
+            if let Some(full) = full {
+                return Err(Stopped::Full(full));
             }
             if piece.len() < chunk.data.len() {
                 return Err(Stopped::Limit);
@@ -247,7 +248,7 @@ impl SpoolFile {
             files => return files,
         }
         self.spool.directory.recreate()?;
-        self.spool.give_back(written.size());
+        self.spool.used.give_back(&self.owner, written.size());
         *written = Written { exists: true, start: written.data, data: written.data, index: 0, stream: None };
         open(true)
     }
@@ -313,6 +314,7 @@ impl SpoolFile {
         let written = std::mem::take(&mut *self.written());
         let removal = Removal {
             used: Arc::clone(&self.spool.used),
+            owner: self.owner.clone(),
             size: written.size(),
             paths: [self.data.clone(), self.index.clone()],
         };
@@ -330,7 +332,8 @@ impl Drop for SpoolFile {
 
 /// Files that are no longer needed.
 struct Removal {
-    used: Arc<AtomicU64>,
+    used: Arc<Used>,
+    owner: String,
     size: u64,
     paths: [PathBuf; 2],
 }
@@ -341,7 +344,7 @@ impl Removal {
         for path in &self.paths {
             let _ = fs::remove_file(path);
         }
-        self.used.fetch_sub(self.size, Ordering::Relaxed);
+        self.used.give_back(&self.owner, self.size);
     }
 }
 

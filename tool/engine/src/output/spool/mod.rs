@@ -8,15 +8,18 @@ mod file;
 mod index;
 #[cfg(test)]
 mod tests;
+mod used;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use rustix::fs::statvfs;
 
 pub(crate) use self::file::{Location, SpoolFile, Stopped, Stored};
 use self::index::ENTRY_BYTES;
+pub(crate) use self::used::Full;
+use self::used::Used;
 use crate::SpoolLimits;
 use crate::state::directory::EngineDirectory;
 
@@ -26,7 +29,7 @@ const MIN_FREE: u64 = 256 * 1024;
 /// How much output of one engine's executions is on disk, and where.
 pub(crate) struct Spool {
     limits: SpoolLimits,
-    used: Arc<AtomicU64>,
+    used: Arc<Used>,
     next: AtomicU64,
     directory: Arc<EngineDirectory>,
 }
@@ -42,18 +45,18 @@ impl Spool {
         &self.directory
     }
 
-    /// Why nothing new may go to the background until there is room, if that is so.
+    /// Why nothing new of this owner may go to the background until there is room, if that is so.
     ///
     /// # Errors
     /// The spool cannot be used now.
-    pub(crate) async fn is_full(self: &Arc<Self>) -> io::Result<Option<&'static str>> {
+    pub(crate) async fn full(self: &Arc<Self>, owner: &str) -> io::Result<Option<Full>> {
         // less than the smallest piece of output
-        if self.limits.total.saturating_sub(self.used.load(Ordering::Relaxed)) <= ENTRY_BYTES as u64 {
-            return Ok(Some("the spool is full: running commands hold all of it"));
+        if let Some(full) = self.used.full(owner, ENTRY_BYTES as u64 + 1, &self.limits) {
+            return Ok(Some(full));
         }
         let spool = Arc::clone(self);
         let free = self.directory.disk().run("", move || spool.free()).await??;
-        Ok((free < MIN_FREE).then_some("the disk that output is kept on is full"))
+        Ok((free < MIN_FREE).then(|| self.used.no_room(owner, "the disk that output is kept on is full")))
     }
 
     /// How many bytes of the file system may be used. Blocks.
@@ -61,16 +64,5 @@ impl Spool {
         self.directory.recreate()?;
         let disk = statvfs(self.directory.path())?;
         Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
-    }
-
-    /// Reserves this many bytes, or as many as there are.
-    fn reserve(&self, bytes: u64) -> u64 {
-        let most = |used: u64| used.saturating_add(bytes).min(self.limits.total.max(used));
-        let before = self.used.update(Ordering::Relaxed, Ordering::Relaxed, most);
-        most(before) - before
-    }
-
-    fn give_back(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 }

@@ -2,7 +2,6 @@ use proptest::prelude::*;
 
 use std::fs;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use telexec_executor::{Output, OutputStream};
@@ -68,22 +67,22 @@ proptest! {
 
 #[tokio::test]
 async fn limits_hold_and_what_is_removed_makes_room() {
-    let (_state, spool) = spool(SpoolLimits { execution: 100, total: 150 });
+    let (_state, spool) = spool(SpoolLimits { execution: 100, identity: 1000, total: 150 });
     let one = spool.file("owner");
     let (end, stopped) = one.append_now(&[output(OutputStream::Stdout, &[1; 200], 0)]);
     assert!(end == 92 && matches!(stopped, Some(Stopped::Limit)));
     assert_eq!(read_all(&one, 0, 92).len(), 92);
     let two = spool.file("owner");
     let (end, stopped) = two.append_now(&[output(OutputStream::Stderr, &[2; 60], 0)]);
-    assert!(end == 42 && matches!(stopped, Some(Stopped::Total)));
-    assert!(spool.is_full().await.unwrap().is_some());
+    assert!(end == 42 && matches!(stopped, Some(Stopped::Full(_))));
+    assert!(spool.full("owner").await.unwrap().is_some());
     one.remove().await;
     let (end, stopped) = two.append_now(&[output(OutputStream::Stderr, &[2; 18], 42)]);
     assert!(end == 60 && stopped.is_none());
     assert_eq!(read_all(&two, 0, 60).len(), 60);
-    assert!(spool.is_full().await.unwrap().is_none());
+    assert!(spool.full("owner").await.unwrap().is_none());
     two.remove().await;
-    assert_eq!(spool.used.load(Ordering::Relaxed), 0);
+    assert!(spool.used.is_empty());
     assert_eq!(fs::read_dir(spool.directory().path()).unwrap().count(), 0);
 }
 

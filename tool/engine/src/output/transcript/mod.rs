@@ -25,15 +25,15 @@ use self::state::{
 };
 use super::in_memory::{HeldBytes, WAITING};
 use super::printed::{Chunk, Printed};
-use super::spool::{Location, SpoolFile, Stopped};
+use super::spool::{Full, Location, SpoolFile, Stopped};
 use crate::lock::lock;
 use crate::state::checkpoint::{Checkpoint, Saved};
 use crate::wait::{RETRY_DELAY, is_transient, when};
 
 /// Who can make room on disk.
 pub(crate) trait MakeRoom: Sync {
-    /// Gives something up. False: there is nothing, or it cannot be done now.
-    fn make_room(&self) -> impl Future<Output = bool> + Send;
+    /// Gives up something of these owners. False: there is nothing, or it cannot be done now.
+    fn make_room(&self, full: &Full) -> impl Future<Output = bool> + Send;
 }
 
 /// The output of one execution.
@@ -391,7 +391,7 @@ enum Found {
 async fn write_all(file: &Arc<SpoolFile>, mut chunks: Vec<Output>, room: &impl MakeRoom) -> u64 {
     loop {
         match file.append(chunks.clone()).await {
-            (end, Some(Stopped::Total)) if room.make_room().await => {
+            (end, Some(Stopped::Full(full))) if room.make_room(&full).await => {
                 chunks = chunks.iter().filter_map(|chunk| after(chunk, end)).collect();
             }
             (end, Some(Stopped::Disk(error))) if is_transient(&error) => {

@@ -217,7 +217,7 @@ async fn a_note_is_not_removed_with_an_earlier_one_and_comes_back_with_its_direc
     assert_eq!(spared(), [key.to_string()]);
 
     fs::remove_dir_all(state.path()).unwrap();
-    assert!(spool.is_full().await.unwrap().is_none());
+    assert!(spool.full("").await.unwrap().is_none());
     assert_eq!((files(&directory), spared()), (noted, vec![key.to_string()]));
     remove(&directory, note);
     journal.end();
