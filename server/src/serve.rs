@@ -118,6 +118,11 @@ pub async fn serve(
     if policy.is_none() {
         warn_of_no_policy(&listeners, engine.user());
     }
+    if policy.as_ref().is_some_and(|policy| policy.current().has_shares()) && !engine.divides_processors() {
+        warn!(
+            "@share: processors cannot be divided between callers here: that requires cgroup v2 with the controller cpu"
+        );
+    }
     let audit = Audit::open(&config.audit, engine.containment().as_str())?;
     let start_limiter = StartLimiter::new(config.max_starts_per_second);
     let evaluator = PolicyEvaluator::new().map_err(ServeError::Engine)?;

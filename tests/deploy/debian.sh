@@ -17,7 +17,7 @@ passed "installed: it runs, is enabled, and the journal has its log"
 there 0 '^[0-9]+$' "cat $unit/telexec-agent.*/agent/cgroup.procs"
 there 0 '^telexec$' "ps -o user= -p \$(cat $unit/telexec-agent.*/agent/cgroup.procs)"
 there 0 '^root$' 'ps -o user= -p $(systemctl show --property=MainPID --value telexecd.service)'
-there 0 '/telexecd.service/telexec-agent\.[0-9]+/executions/telexec\.[0-9.]+/[0-9]+$' "telexec exec $agent -- cat /proc/self/cgroup"
+there 0 '/telexecd.service/telexec-agent\.[0-9]+/executions/telexec\.[0-9.]+/identity\.[0-9]+/[0-9]+$' "telexec exec $agent -- cat /proc/self/cgroup"
 there 0 '^67108864$' "telexec exec --memory 64M $agent -c 'cat /sys/fs/cgroup\$(cut -d: -f3 /proc/self/cgroup)/memory.max'"
 there 137 'out_of_memory' "telexec exec --json --memory 32M $agent -c 'head -c 100M /dev/zero | tail'"
 there 0 'fork: retry|Resource temporarily unavailable' "telexec exec --max-processes 5 $agent -c 'for i in 1 2 3 4 5 6 7 8; do sleep 1 & done; wait' 2>&1; true"

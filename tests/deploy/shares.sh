@@ -30,10 +30,12 @@ port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0));
 boot shares --cpus 1 --port "$port" "$WORK/image"
 at=(--server-name machine "127.0.0.1:$port")
 export TELEXEC_CA=$certs/ca.pem
-as() { # NAME COMMAND...
-  TELEXEC_CERT=$certs/$1.pem TELEXEC_KEY=$certs/$1.key "${@:2}" </dev/null
-}
-until_it 120 as alice "$telexec" ping "${at[@]}"
+for name in alice bob carol; do
+  printf '#!/bin/sh\nexport TELEXEC_CERT=%s.pem TELEXEC_KEY=%s.key\nexec timeout 60 %s "$@" </dev/null\n' \
+    "$certs/$name" "$certs/$name" "$telexec" >"$WORK/$name"
+  chmod +x "$WORK/$name"
+done
+until_it 120 "$WORK/alice" ping "${at[@]}"
 
 # How much of the processor time the last of some commands gets that run at the same time and want all of it, in percent: so many of
 # one caller, and one of another. An earlier start makes a few percent.
@@ -41,7 +43,7 @@ percent() { # COUNT NAME OTHER LEAST MOST
   local number name pids=() seconds
   for ((number = 0; number <= $1; number++)); do
     [[ $number -lt $1 ]] && name=$2 || name=$3
-    as "$name" timeout 60 "$telexec" exec --json --timeout 8s "${at[@]}" -c 'while :; do :; done' >"$WORK/end.$number" 2>/dev/null &
+    "$WORK/$name" exec --json --timeout 6s "${at[@]}" -c 'while :; do :; done' >"$WORK/end.$number" 2>/dev/null &
     pids+=($!)
   done
   for pid in "${pids[@]}"; do wait "$pid" || true; done
@@ -58,11 +60,35 @@ passed "with @share(\"3\") it gets $said %"
 percent 6 alice alice 9 20
 passed "one beside six of the same caller gets $said %"
 
-# 100 MiB for each caller, whatever its commands are
-hold='x=$(head -c 24M /dev/zero | tr "\0" x); echo holds; sleep 30'
+# 96 MiB for each caller, whatever its commands are: one needs some 76 for a moment, and then 38
+hold='x=$(head -c 37748736 /dev/zero | tr "\0" x); echo holds; sleep 8; echo "held ${#x}"'
 for number in 1 2; do
-  as alice "$telexec" exec --json "${at[@]}" -c "$hold" >"$WORK/hold.$number" 2>&1 &
+  "$WORK/alice" exec --json "${at[@]}" -c "$hold" >"$WORK/hold.$number" 2>/dev/null &
+  until_it 60 grep -qE 'holds|exited' "$WORK/hold.$number"
 done
-until_it 60 grep -q holds "$WORK/hold.1"
-tail -n 3 "$WORK"/hold.*
-as bob "$telexec" exec --json "${at[@]}" -c "x=$(head -c 24M /dev/zero | tr "\0" x); echo holds; cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/memory.peak" | tail -n 3
+expect 0 'held 37748736' "$WORK/bob" exec "${at[@]}" -c "$hold"
+wait %2 && wait %3 || true
+grep -q 'held 37748736' "$WORK/hold.1" || die "the first was ended: $(<"$WORK/hold.1")"
+grep -q '"out_of_memory"' "$WORK/hold.2" || die "the second was not ended: $(<"$WORK/hold.2")"
+passed "two commands of one caller share its memory; another one has its own"
+
+bomb='while :; do sleep 30 & done'
+for number in 1 2; do
+  expect 2 "can't fork" "$WORK/alice" exec "${at[@]}" -c "$bomb"
+done
+"$WORK/alice" exec -d "${at[@]}" -- sleep 30 >/dev/null 2>&1 || true
+expect 125 'alice already has 40 processes and threads, the limit per caller \(max_processes_per_identity\)' \
+  "$WORK/alice" exec "${at[@]}" -- true
+expect 0 '^others run$' "$WORK/bob" exec "${at[@]}" -- echo 'others run'
+passed "a fork bomb takes the processes of one caller, not those of another"
+
+# what is kept for callers that start nothing is bounded
+for number in {1..20}; do
+  "$telexec" certs issue "caller$number" --client --dir "$certs" >/dev/null 2>&1
+  expect 0 '' env TELEXEC_CERT="$certs/caller$number.pem" TELEXEC_KEY="$certs/caller$number.key" "$telexec" exec "${at[@]}" -- true
+done
+said=$("$WORK/carol" exec "${at[@]}" -c 'ls -d /sys/fs/cgroup/telexec.*/identity.* | wc -l')
+[[ $said -le 17 ]] || die "$said cgroups of callers are kept"
+"$WORK/carol" exec "${at[@]}" -- poweroff -f >/dev/null 2>&1 || true
+powered_off
+passed "$said cgroups of callers are kept, of 23"

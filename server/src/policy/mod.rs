@@ -119,6 +119,13 @@ impl reload::Source for PolicyFile {
     }
 }
 
+impl Policy {
+    /// One of its rules divides the machine.
+    pub(crate) fn has_shares(&self) -> bool {
+        self.rules.values().any(|rule| rule.allowance.share.is_some())
+    }
+}
+
 impl PolicyFile {
     /// Loads it without the configuration that defines its roles.
     ///

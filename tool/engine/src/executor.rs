@@ -101,6 +101,11 @@ impl LocalExecutor {
         self.shared.cgroups.limits()
     }
 
+    /// The kernel divides the processors between identities by their [shares](crate::Share), rather than between executions.
+    pub fn divides_processors(&self) -> bool {
+        self.shared.cgroups.divide_processors()
+    }
+
     /// The user that commands run as if they name none: the one of this process, or [`DYNAMIC_USER`](crate::DYNAMIC_USER).
     pub fn user(&self) -> &str {
         self.shared.defaults.user()

@@ -256,6 +256,19 @@ impl Shared {
         Ok(made.map_err(|error| exhausted(error.to_string()))?.map_err(prepare)?)
     }
 
+    /// Why no process could be made.
+    fn refused(&self, error: SpawnError, identity: &str) -> ExecutorError {
+        match self.cgroups.processes_at_limit(identity).filter(|_| error.errno == libc::EAGAIN) {
+            Some(count) => ExecutorError::Exhausted {
+                reason: format!(
+                    "{identity} already has {count} processes and threads, the limit per caller (max_processes_per_identity)"
+                ),
+                retry_after: Some(Duration::from_secs(1)),
+            },
+            None => error.into(),
+        }
+    }
+
     /// With an id of its own, if it is a dynamic user.
     fn with_id(&self, account: Account) -> Result<Account, ExecutorError> {
         if !account.is_dynamic {
@@ -343,7 +356,7 @@ impl Shared {
             }
             (spec.held, spec.survives) = (held, survives);
         }
-        let (own, child) = self.spawner.spawn(&spec, ends, own)?;
+        let (own, child) = self.spawner.spawn(&spec, ends, own).map_err(|error| self.refused(error, &name.identity))?;
         leaf.iter_mut().for_each(Leaf::set_entered);
         let containment = KillOnDrop::new(child.pid, Some(own), leaf, name, started, Arc::clone(&self.context));
         containment.note_session(&self.journal);

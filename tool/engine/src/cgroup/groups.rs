@@ -201,6 +201,13 @@ impl Groups {
         Ok(())
     }
 
+    /// How many processes and threads an identity has, if that is all that it may have.
+    pub(super) fn processes_at_limit(&self, identity: &str) -> Option<u32> {
+        let group = lock(&self.by_identity).get(identity).and_then(Weak::upgrade)?;
+        let current = fs::read_to_string(group.path.join("pids.current")).ok()?.trim().parse().ok()?;
+        self.limits.max_processes.is_some_and(|most| current >= most).then_some(current)
+    }
+
     /// Gives up those that are not used.
     pub(super) fn clear(&self) {
         let idle = std::mem::take(&mut *lock(&self.recent));

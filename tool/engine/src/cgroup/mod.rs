@@ -199,6 +199,16 @@ impl Cgroups {
         }
     }
 
+    /// Processors are divided between identities.
+    pub(super) fn divide_processors(&self) -> bool {
+        self.unified.as_ref().is_some_and(|unified| unified.groups.tree().shares("cpu"))
+    }
+
+    /// How many processes and threads an identity has, if that is all that it may have.
+    pub(super) fn processes_at_limit(&self, identity: &str) -> Option<u32> {
+        self.unified.as_ref()?.groups.processes_at_limit(identity)
+    }
+
     /// Removes all of them that hold no process; none can be made from now on.
     pub(super) fn remove(&self) {
         self.unified.iter().for_each(Unified::remove);
