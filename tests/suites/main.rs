@@ -37,6 +37,7 @@ mod reapi;
 mod receipts;
 mod refusals;
 mod resume;
+mod shares;
 mod ssh;
 mod tracing;
 mod transport;

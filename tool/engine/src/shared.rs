@@ -40,7 +40,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) const MAX_STARTS: usize = 64;
 /// Of these, how many of one identity: more of them would only wait for each other, and keep the processors from the
 /// threads that serve others.
-pub(crate) const MAX_STARTS_PER_IDENTITY: usize = 16;
+pub(crate) const MAX_STARTS_PER_IDENTITY: usize = 4;
 
 /// What all executions of one engine share.
 pub(crate) struct Shared {

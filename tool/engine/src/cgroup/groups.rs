@@ -194,9 +194,13 @@ impl Groups {
     /// It cannot be set.
     pub(super) fn set_share(&self, group: &Group, share: Share) -> io::Result<()> {
         let mut has = lock(&group.share);
-        if *has != share {
-            self.weigh(group, share)?;
-            *has = share;
+        if *has == share {
+            return Ok(());
+        }
+        match self.weigh(group, share) {
+            // a tool has removed it: it is made again with this share
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => *has = share,
         }
         Ok(())
     }

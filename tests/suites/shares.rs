@@ -1,0 +1,99 @@
+//! Callers that share a machine. How the kernel divides it is measured by tests/deploy/shares.sh.
+
+use telexec_client::RemoteExecutor;
+use telexec_executor::{Command, Executor, ExecutorError};
+use telexec_tests::{Agent, AgentBuilder, Certs, Hierarchy, Leaf, is_root, run, until, until_output, within};
+
+/// Two callers of an agent.
+async fn alice_and_bob(agent: AgentBuilder) -> (Agent, RemoteExecutor, RemoteExecutor) {
+    let certs = Certs::new();
+    let agent = agent.mtls(&certs).start();
+    let connect = async |name| agent.connect_as(&certs.ca.issue(Leaf::client(name))).await.executor();
+    let (alice, bob) = (connect("alice").await, connect("bob").await);
+    (agent, alice, bob)
+}
+
+/// The cgroups of version 2, from that of the agent's commands on, that a command is in.
+async fn cgroups(machine: &RemoteExecutor) -> Vec<String> {
+    let outcome = run(machine, Command::argv(["cat", "/proc/self/cgroup"])).await.unwrap();
+    let text = outcome.text();
+    let path = text.lines().find_map(|line| line.strip_prefix("0::")).unwrap();
+    let names = path.split('/').skip_while(|name| !name.starts_with("telexec."));
+    names.map(str::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_commands_of_a_caller_are_in_one_group_whatever_others_do() {
+    if Hierarchy::Unified.usable().is_none() {
+        eprintln!("skipped: there is no cgroup of version 2 here");
+        return;
+    }
+    let kept = || Agent::builder().kept();
+    for agent in [Agent::builder()].into_iter().chain(is_root().then(kept)) {
+        let (agent, alice, bob) = alice_and_bob(agent).await;
+        let [tree, group, _] = <[String; 3]>::try_from(cgroups(&alice).await).unwrap();
+        assert!(tree.starts_with("telexec.") && group.starts_with("identity."), "{tree}/{group}");
+        let mut leaves = Vec::new();
+        for _ in 0..5 {
+            // the second of two in a row is prepared for the third, who may be another
+            for machine in [&alice, &alice, &bob, &alice, &bob, &bob] {
+                let [of_tree, of_group, leaf] = <[String; 3]>::try_from(cgroups(machine).await).unwrap();
+                assert_eq!((of_tree == tree, of_group == group), (true, std::ptr::eq(machine, &raw const alice)));
+                leaves.push((of_group, leaf));
+            }
+        }
+        let count = leaves.len();
+        leaves.sort_unstable();
+        leaves.dedup();
+        assert_eq!(leaves.len(), count, "each has its own");
+        drop(agent);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_caller_may_run_three_quarters_of_all() {
+    let (_agent, alice, bob) = alice_and_bob(Agent::builder().config("max_executions = 4")).await;
+    let mut running = Vec::new();
+    let start = async |machine: &RemoteExecutor| {
+        within(machine.execute(Command::shell("echo ready; sleep 300").build().unwrap())).await
+    };
+    for _ in 0..3 {
+        let mut execution = start(&alice).await.unwrap();
+        until_output(&mut execution, "ready\n").await;
+        running.push(execution);
+    }
+    let refused = start(&alice).await.err().unwrap();
+    let ExecutorError::Exhausted { reason, retry_after: Some(_) } = &refused else { panic!("{refused:?}") };
+    assert!(
+        reason.contains("alice already has 3 running") && reason.contains("max_executions_per_identity"),
+        "{reason}"
+    );
+    until_output(&mut start(&bob).await.unwrap(), "ready\n").await;
+    running.pop();
+    until("there is room again", async || start(&alice).await.is_ok()).await;
+}
+
+#[test]
+fn an_agent_does_not_start_with_a_limit_that_it_cannot_enforce() {
+    let controllers =
+        Hierarchy::Unified.mount().and_then(|mount| std::fs::read_to_string(mount.join("cgroup.controllers")).ok());
+    let controllers = controllers.unwrap_or_default();
+    for (limit, controller) in [("max_memory_bytes_per_identity", "memory"), ("max_processes_per_identity", "pids")] {
+        if controllers.split_whitespace().any(|there| there == controller) {
+            eprintln!("partly skipped: {controller} can be limited here");
+            continue;
+        }
+        let refused = Agent::builder().config(format!("{limit} = 1000000")).try_start().err().unwrap();
+        let expected = format!("{limit} cannot be enforced: it requires cgroup v2 with the controller {controller}");
+        assert!(refused.log.contains(&expected), "{refused}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_for_shares_is_told_where_they_cannot_be_had() {
+    let policy = r#"@share("4") permit(principal, action in Action::"start", resource);"#;
+    let agent = Agent::builder().policy(policy).config("containment = \"process-group\"").start();
+    assert_eq!(run(&agent.executor().await, Command::shell("echo ran")).await.unwrap().text(), "ran\n");
+    let log = agent.log();
+    assert!(log.contains("@share: processors cannot be divided between callers here"), "{log}");
+}
