@@ -1,6 +1,7 @@
 //! What all executions of one engine share.
 
 use std::io;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,6 +31,7 @@ use crate::state::disk::Disk;
 use crate::state::journal::Journal;
 use crate::state::own_directory;
 use crate::streams::end::StreamThreads;
+use crate::turns::Each;
 use crate::workers::Workers;
 use crate::{ContainmentKind, Keeper, LocalConfig};
 
@@ -38,9 +40,9 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How many starts may be on their way at once.
 pub(crate) const MAX_STARTS: usize = 64;
-/// Of these, how many of one identity: more of them would only wait for each other, and keep the processors from the
-/// threads that serve others.
-pub(crate) const MAX_STARTS_PER_IDENTITY: usize = 4;
+/// Of these, how many of one identity, including those that are held up; others are as many as there are processors, and one: more
+/// would only wait for each other, and keep the processors from what other identities want.
+pub(crate) const MAX_STARTS_PER_IDENTITY: usize = 16;
 
 /// What all executions of one engine share.
 pub(crate) struct Shared {
@@ -158,7 +160,7 @@ impl Shared {
             context: Arc::new(context),
             max_executions: config.max_executions,
             permits: Arc::new(Semaphore::new(config.max_executions as usize)),
-            starters: Workers::with_share("start", 1, MAX_STARTS, MAX_STARTS_PER_IDENTITY)?,
+            starters: Workers::with_turns("start", 1, MAX_STARTS, starts_of_identity())?,
             stream_threads: StreamThreads::new()?,
             tracker: TaskTracker::new(),
             shutdown: CancellationToken::new(),
@@ -230,6 +232,11 @@ impl Shared {
 }
 
 /// `own`: the user of the process that starts commands. Blocks.
+fn starts_of_identity() -> Each {
+    let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    Each { at_once: (processors + 1).min(MAX_STARTS_PER_IDENTITY), in_all: MAX_STARTS_PER_IDENTITY }
+}
+
 fn dynamic_ids(config: &LocalConfig, own: u32, disk: &Disk) -> io::Result<Option<DynamicIds>> {
     if !config.dynamic_users {
         return Ok(None);

@@ -1,6 +1,7 @@
 //! A queue in which owners take turns, each as often as its share.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::{Duration, Instant};
 
 use crate::share::Share;
 
@@ -23,8 +24,33 @@ pub(crate) struct Turns<T> {
     now: u64,
     len: usize,
     next: u64,
-    /// How many threads work for each owner, where any does.
-    at_work: HashMap<String, usize>,
+    /// Since when threads work for each owner, where any does.
+    at_work: HashMap<String, Vec<Instant>>,
+}
+
+/// For how many items of one owner threads may be at work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Each {
+    /// Without those that take long: [`HELD_UP`].
+    pub(crate) at_once: usize,
+    pub(crate) in_all: usize,
+}
+
+/// What takes longer than this is held up by something else than the processors: more of its owner's can be done meanwhile.
+pub(crate) const HELD_UP: Duration = Duration::from_millis(50);
+
+/// An item that a thread is at work for.
+pub(crate) struct Turn<T> {
+    pub(crate) item: T,
+    owner: String,
+    began: Instant,
+}
+
+impl<T> Turn<T> {
+    /// What [`Turns::done`] gets when the work is done.
+    pub(crate) fn split(self) -> (T, (String, Instant)) {
+        (self.item, (self.owner, self.began))
+    }
 }
 
 struct Queue<T> {
@@ -69,10 +95,28 @@ impl<T> Turns<T> {
         number
     }
 
-    /// The next item of an owner for whom fewer than `max_each` threads work; [`Self::done`] ends that.
-    pub(crate) fn pop(&mut self, max_each: usize) -> Option<(String, T)> {
-        let may_work = |owner: &String| self.at_work.get(owner).is_none_or(|count| *count < max_each);
-        let place = self.order.iter().find(|(_, _, owner)| may_work(owner))?.clone();
+    /// For how many more items of an owner threads may be at work now.
+    fn room(&self, owner: &str, each: Each, now: Instant) -> usize {
+        let Some(at_work) = self.at_work.get(owner) else { return each.at_once };
+        let recent = at_work.iter().filter(|began| now.saturating_duration_since(**began) < HELD_UP).count();
+        each.at_once.saturating_sub(recent).min(each.in_all.saturating_sub(at_work.len()))
+    }
+
+    /// More than this many items could be taken now.
+    pub(crate) fn has_more_than(&self, count: usize, each: Each) -> bool {
+        let now = Instant::now();
+        let mut ready = 0_usize;
+        self.order.iter().any(|(_, _, owner)| {
+            let queued = self.by_owner.get(owner).map_or(0, |queue| queue.items.len());
+            ready = ready.saturating_add(queued.min(self.room(owner, each, now)));
+            ready > count
+        })
+    }
+
+    /// The next item of an owner for whom another thread may be at work; [`Self::done`] ends that.
+    pub(crate) fn pop(&mut self, each: Each) -> Option<Turn<T>> {
+        let now = Instant::now();
+        let place = self.order.iter().find(|(_, _, owner)| self.room(owner, each, now) > 0)?.clone();
         self.order.remove(&place);
         let (back, _, owner) = place;
         let queue = self.by_owner.get_mut(&owner)?;
@@ -91,14 +135,18 @@ impl<T> Turns<T> {
                 self.next += 1;
             }
         }
-        *self.at_work.entry(owner.clone()).or_default() += 1;
-        Some((owner, item))
+        self.at_work.entry(owner.clone()).or_default().push(now);
+        Some(Turn { item, owner, began: now })
     }
 
-    pub(crate) fn done(&mut self, owner: &str) {
-        match self.at_work.get_mut(owner) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => drop(self.at_work.remove(owner)),
+    /// A thread has done its work for an item.
+    pub(crate) fn done(&mut self, (owner, began): &(String, Instant)) {
+        let Some(at_work) = self.at_work.get_mut(owner) else { return };
+        if let Some(at) = at_work.iter().position(|other| other == began) {
+            at_work.swap_remove(at);
+        }
+        if at_work.is_empty() {
+            self.at_work.remove(owner);
         }
     }
 
@@ -138,12 +186,20 @@ mod tests {
         }
     }
 
+    const ANY: Each = Each { at_once: usize::MAX, in_all: usize::MAX };
+
+    /// Whose turn it is.
+    fn next(turns: &mut Turns<()>) -> Option<String> {
+        let ((), turn) = turns.pop(ANY)?.split();
+        turns.done(&turn);
+        Some(turn.0)
+    }
+
     /// How many of so many turns each owner got, if all that is queued is enough for them.
     fn count(turns: &mut Turns<()>, most: usize) -> Vec<usize> {
         let mut counts = [0; 3];
         for _ in 0..most {
-            let (owner, ()) = turns.pop(usize::MAX).unwrap();
-            turns.done(&owner);
+            let owner = next(turns).unwrap();
             counts[["a", "b", "c"].iter().position(|other| *other == owner).unwrap()] += 1;
         }
         counts.to_vec()
@@ -168,9 +224,7 @@ mod tests {
             if !turns.by_owner.contains_key("b") {
                 turns.push("b", share("0.25"), ());
             }
-            let (owner, ()) = turns.pop(usize::MAX).unwrap();
-            turns.done(&owner);
-            of_b += usize::from(owner == "b");
+            of_b += usize::from(next(&mut turns).unwrap() == "b");
         }
         assert_eq!(of_b, 200);
     }
@@ -194,6 +248,29 @@ mod tests {
         }
         assert!(turns.order.is_empty() && turns.by_owner.is_empty() && turns.len() == 0);
         assert!(turns.past.len() <= CLEANUP_SIZE + 1, "{}", turns.past.len());
-        assert!(turns.pop(usize::MAX).is_none());
+        assert!(turns.pop(ANY).is_none());
+    }
+
+    #[test]
+    fn what_is_held_up_makes_room_for_more_of_its_owner() {
+        let each = Each { at_once: 2, in_all: 3 };
+        let mut turns = Turns::default();
+        fill(&mut turns, "a", share("1"));
+        turns.push("b", share("1"), ());
+        let mut at_work = Vec::new();
+        let mut owners = Vec::new();
+        while let Some(turn) = turns.pop(each) {
+            let ((), turn) = turn.split();
+            owners.push(turn.0.clone());
+            at_work.push(turn);
+        }
+        assert_eq!(owners, ["a", "b", "a"]);
+        assert!(!turns.has_more_than(0, each));
+        std::thread::sleep(HELD_UP);
+        assert!(turns.has_more_than(0, each) && !turns.has_more_than(1, each));
+        let (_, third) = turns.pop(each).unwrap().split();
+        assert!(turns.pop(each).is_none(), "as many as there may be in all");
+        at_work.iter().chain([&third]).for_each(|turn| turns.done(turn));
+        assert!(turns.at_work.is_empty() && turns.has_more_than(1, each));
     }
 }

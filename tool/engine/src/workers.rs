@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::lock::{lock, wait_timeout};
 use crate::share::Share;
-use crate::turns::Turns;
+use crate::turns::{Each, HELD_UP, Turn, Turns};
 use tokio::sync::oneshot;
 
 /// How long a thread beyond the first ones waits for more work before it ends.
@@ -49,8 +49,7 @@ struct Pool {
     /// Threads that stay.
     core: usize,
     max: usize,
-    /// How many at once for one owner.
-    max_each: usize,
+    each: Each,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -60,6 +59,8 @@ struct State {
     queue: Turns<Job>,
     threads: usize,
     idle: usize,
+    /// An idle thread looks again when work may be held up.
+    is_watched: bool,
     closed: bool,
 }
 
@@ -79,9 +80,15 @@ impl Workers {
     /// # Errors
     /// The first threads cannot be made.
     pub fn with_share(name: &'static str, core: usize, max: usize, max_each: usize) -> io::Result<Self> {
-        let (core, max_each) = (core.max(1), max_each.max(1));
+        let max_each = max_each.max(1);
+        Self::with_turns(name, core, max, Each { at_once: max_each, in_all: max_each })
+    }
+
+    /// The same, where work is short: it counts against the first of these limits only while it may be.
+    pub(crate) fn with_turns(name: &'static str, core: usize, max: usize, each: Each) -> io::Result<Self> {
+        let core = core.max(1);
         let state = Mutex::new(State { threads: core, ..State::default() });
-        let pool = Arc::new(Pool { name, core, max: max.max(core), max_each, state, changed: Condvar::new() });
+        let pool = Arc::new(Pool { name, core, max: max.max(core), each, state, changed: Condvar::new() });
         // first, so that a failure below ends the threads that were made
         let workers = Self { handle: Arc::new(Handle { pool: Arc::clone(&pool) }) };
         for _ in 0..core {
@@ -169,17 +176,30 @@ impl Pool {
     fn queue(self: &Arc<Self>, owner: &str, share: Share, job: Job) -> u64 {
         let mut state = self.state();
         let number = state.queue.push(owner, share, job);
-        let grow = state.queue.len() > state.idle && state.threads < self.max;
+        // one waits for work that is held up now
+        let lacks = state.idle == 0 || state.queue.has_more_than(state.idle, self.each);
+        let grow = lacks && state.threads < self.max;
         if grow {
             state.threads += 1;
         }
         drop(state);
         self.changed.notify_one();
-        // without it the others do the work
-        if grow && self.start_thread().is_err() {
-            self.state().threads -= 1;
+        if grow {
+            self.grow();
         }
         number
+    }
+
+    /// More may be done when what is at work now turns out to be held up.
+    fn may_be_held_up(&self, state: &State) -> bool {
+        self.each.at_once < self.each.in_all && state.queue.len() > 0
+    }
+
+    /// Starts a thread that is counted already. Without it the others do the work.
+    fn grow(self: &Arc<Self>) {
+        if self.start_thread().is_err() {
+            self.state().threads -= 1;
+        }
     }
 
     /// Starts a thread that is counted already.
@@ -189,19 +209,28 @@ impl Pool {
         builder.spawn(move || pool.work()).map(drop)
     }
 
-    fn work(&self) {
-        while let Some((owner, job)) = self.next() {
+    fn work(self: &Arc<Self>) {
+        while let Some(turn) = self.next() {
+            let (job, turn) = turn.split();
             // the answer is dropped with the work, so that its receiver gets an error
             let _ = catch_unwind(AssertUnwindSafe(job));
-            self.state().queue.done(&owner);
+            self.state().queue.done(&turn);
         }
     }
 
     /// `None`: this thread is to end.
-    fn next(&self) -> Option<(String, Job)> {
+    fn next(self: &Arc<Self>) -> Option<Turn<Job>> {
         let mut state = self.state();
         loop {
-            if let Some(next) = state.queue.pop(self.max_each) {
+            if let Some(next) = state.queue.pop(self.each) {
+                let grow = self.may_be_held_up(&state) && state.idle == 0 && state.threads < self.max;
+                if grow {
+                    state.threads += 1;
+                }
+                drop(state);
+                if grow {
+                    self.grow();
+                }
                 return Some(next);
             }
             // what is left then is for the threads that work for its owners
@@ -210,12 +239,18 @@ impl Pool {
                 return None;
             }
             state.idle += 1;
+            let watches = self.may_be_held_up(&state) && !std::mem::replace(&mut state.is_watched, true);
             // those that stay need no clock
-            let timeout = if state.threads > self.core { IDLE_TIMEOUT } else { Duration::MAX };
+            let timeout = match state.threads > self.core {
+                _ if watches => HELD_UP,
+                true => IDLE_TIMEOUT,
+                false => Duration::MAX,
+            };
             let (waited, timed_out) = wait_timeout(&self.changed, state, timeout);
             state = waited;
             state.idle -= 1;
-            if timed_out && state.threads > self.core && state.queue.len() == 0 {
+            state.is_watched &= !watches;
+            if timed_out && !watches && state.threads > self.core && state.queue.len() == 0 {
                 state.threads -= 1;
                 return None;
             }
