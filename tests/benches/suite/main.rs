@@ -19,6 +19,7 @@ mod process;
 mod python;
 mod rate;
 mod relay;
+mod shares;
 mod stream;
 mod table;
 mod way;
@@ -32,13 +33,14 @@ use crate::table::Table;
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 type Measure = for<'a> fn(&'a Plan, &'a mut Table) -> LocalBoxFuture<'a, Result<()>>;
 
-const GROUPS: [(&str, Measure); 20] = [
+const GROUPS: [(&str, Measure); 21] = [
     ("latency", |plan, table| Box::pin(latency::warm(plan, table))),
     ("keeper", |plan, table| Box::pin(latency::kept(plan, table))),
     ("started", |plan, table| Box::pin(latency::started(plan, table))),
     ("first-byte", |plan, table| Box::pin(latency::first_byte(plan, table))),
     ("guards", |plan, table| Box::pin(latency::guarded(plan, table))),
     ("rate", |plan, table| Box::pin(rate::rate(plan, table))),
+    ("shares", |plan, table| Box::pin(shares::shares(plan, table))),
     ("stream", |plan, table| Box::pin(stream::streams(plan, table))),
     ("lines", |plan, table| Box::pin(lines::lines(plan, table))),
     ("process", |plan, table| Box::pin(process::whole_processes(plan, table))),
