@@ -113,7 +113,8 @@ pub(crate) async fn start(
     let command = user.into_iter().fold(command, |command, user| command.user(user)).build()?;
     let account = Arc::new(OnceLock::new());
     let observers: Vec<Box<dyn ExecutionObserver>> = vec![Box::new(Account(Arc::clone(&account)))];
-    let grant = Grant { identity: owner.clone(), observers, stdin, is_internal: true, ..Grant::default() };
+    let grant =
+        Grant { identity: owner.clone(), observers, stdin, internal_of: Some(identity.to_owned()), ..Grant::default() };
     let execution = engine.execute_granted(command, grant).await?;
     Ok(Process { execution, owner, user: account.get().cloned().unwrap_or_default() })
 }

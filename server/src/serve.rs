@@ -114,14 +114,14 @@ pub async fn serve(
     config.check()?;
     let engine = LocalExecutor::new(config.local()).map_err(ServeError::Engine)?;
     let workers = Workers::new("files", 1, MAX_WORKERS).map_err(ServeError::Threads)?;
-    let policy = config.policy_file()?.map(Watched::load).transpose().map_err(ConfigError::from)?;
+    let policy = config
+        .policy_file()?
+        .map(|file| file.of_agent(&engine))
+        .map(Watched::load)
+        .transpose()
+        .map_err(ConfigError::from)?;
     if policy.is_none() {
         warn_of_no_policy(&listeners, engine.user());
-    }
-    if policy.as_ref().is_some_and(|policy| policy.current().has_shares()) && !engine.divides_processors() {
-        warn!(
-            "@share: processors cannot be divided between callers here: that requires cgroup v2 with the controller cpu"
-        );
     }
     let audit = Audit::open(&config.audit, engine.containment().as_str())?;
     let start_limiter = StartLimiter::new(config.max_starts_per_second);

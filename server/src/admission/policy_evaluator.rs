@@ -32,8 +32,8 @@ impl PolicyEvaluator {
     pub(crate) fn new() -> io::Result<Self> {
         let processors = processors();
         Ok(Self {
-            users: Workers::with_share("users", 1, MAX_LOOK_UPS, MAX_LOOK_UPS_EACH)?,
-            texts: Workers::with_share("policy", 2, processors, processors - 1)?,
+            users: Workers::with_max_each("users", 1, MAX_LOOK_UPS, MAX_LOOK_UPS_EACH)?,
+            texts: Workers::with_max_each("policy", 2, processors, processors - 1)?,
         })
     }
 

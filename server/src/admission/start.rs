@@ -114,7 +114,7 @@ impl Guarded {
             connection: self.call.connection.clone(),
             observers: recorder.into_iter().chain(receipt).chain(iter::once(holder)).collect(),
             stdin: None,
-            is_internal: false,
+            internal_of: None,
             // the approval is for one start
             repeats: decision.repeats || decision.approval.is_some() && taken.is_none(),
         };

@@ -1,6 +1,6 @@
 //! The engine's part of the configuration.
 
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::NonZeroU32;
 
 use telexec_engine::{LocalConfig, Retention, SpoolLimits};
 
@@ -24,7 +24,7 @@ impl Config {
             max_output_bytes: self.max_output_bytes,
             max_executions: self.max_executions,
             max_executions_per_identity: self.max_executions_per_identity.map_or(most_executions, NonZeroU32::get),
-            max_memory_bytes_per_identity: self.max_memory_bytes_per_identity.map(NonZeroU64::get),
+            max_memory_bytes_per_identity: self.max_memory_bytes_per_identity,
             max_processes_per_identity: self.max_processes_per_identity.map(NonZeroU32::get),
             retention: Retention {
                 age: self.retention_age,

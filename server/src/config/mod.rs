@@ -6,12 +6,12 @@ mod values;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use telexec_engine::{ContainmentKind, DYNAMIC_USER, Keeper, LocalConfig, allowed_users};
+use telexec_engine::{ContainmentKind, DYNAMIC_USER, Keeper, LocalConfig, allowed_users, check_identity_limits};
 use telexec_executor::Command;
 use telexec_keeper::users::Users;
 
@@ -36,6 +36,8 @@ const MAX_CALLS_PER_IDENTITY: NonZeroU32 = NonZeroU32::new(8192).unwrap();
 /// Less would refuse what every caller sends.
 const MIN_REQUEST_BYTES: usize = 64 * 1024;
 const MIN_REQUEST_FIELDS: usize = 64;
+/// With less no command runs.
+const MIN_MEMORY_BYTES: u64 = 1024 * 1024;
 
 /// The configuration of an agent. `deploy/telexecd.toml` is the commented example.
 #[derive(Clone, Debug, Deserialize)]
@@ -155,7 +157,7 @@ pub struct Config {
     /// Of these, how many may be of one identity. Default: three quarters of them.
     pub max_executions_per_identity: Option<NonZeroU32>,
     /// How much memory the commands of one identity may use together, in bytes. Default: no limit.
-    pub max_memory_bytes_per_identity: Option<NonZeroU64>,
+    pub max_memory_bytes_per_identity: Option<u64>,
     /// How many processes and threads the commands of one identity may have together. Default: three quarters of what the machine
     /// can have, where it can be enforced.
     pub max_processes_per_identity: Option<NonZeroU32>,
@@ -381,6 +383,10 @@ impl Config {
                 return invalid(&format!("{key}: must be at least {least}"));
             }
         }
+        if self.max_memory_bytes_per_identity.is_some_and(|bytes| bytes < MIN_MEMORY_BYTES) {
+            return invalid(&format!("max_memory_bytes_per_identity: must be at least {MIN_MEMORY_BYTES}"));
+        }
+        check_identity_limits(&self.local()).map_err(|error| InvalidSetting(error.to_string()))?;
         if self.max_executions == 0 {
             return invalid("max_executions is 0: nothing could run");
         }
@@ -474,7 +480,13 @@ impl Config {
         let roles = Roles::new(&self.roles)?;
         let named_commands = self.commands.keys().cloned().collect();
         let keeps_audit_log = self.audit.file.is_some();
-        let agent = AgentFacts { hostname: hostname(), labels: self.labels.clone(), named_commands, keeps_audit_log };
+        let agent = AgentFacts {
+            hostname: hostname(),
+            labels: self.labels.clone(),
+            named_commands,
+            keeps_audit_log,
+            ..AgentFacts::default()
+        };
         Ok(self.policy.clone().map(|path| PolicyFile { path, roles, agent }))
     }
 }

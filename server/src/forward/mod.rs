@@ -73,7 +73,7 @@ impl Forwards {
             limiter: ForwardLimiter::new(config),
             closing: CancellationToken::new(),
             accepted: AcceptedConnections::default(),
-            names: Workers::with_share("names", 1, MAX_LOOK_UPS, MAX_LOOK_UPS_EACH)?,
+            names: Workers::with_max_each("names", 1, MAX_LOOK_UPS, MAX_LOOK_UPS_EACH)?,
             allow_remote_bind: config.allow_remote_bind,
             has_processes: config.serves_files,
             own: Arc::new(Own { user, uid, runs_commands, sockets }),

@@ -28,6 +28,7 @@ use cedar_policy::{
     Authorizer, Context, Effect, Entities, Entity, EntityUid, PolicyId, PolicySet, PrincipalConstraint, Request,
     RestrictedExpression as Value, ValidationMode, Validator,
 };
+use telexec_engine::LocalExecutor;
 use telexec_shell::SimpleCommand;
 use tracing::{info, warn};
 
@@ -77,6 +78,8 @@ pub(crate) struct AgentFacts {
     pub(crate) named_commands: BTreeSet<String>,
     /// It keeps an audit log, and can record executions.
     pub(crate) keeps_audit_log: bool,
+    /// Processors cannot be divided between callers: for the log.
+    pub(crate) lacks_shares: bool,
 }
 
 /// A policy in use.
@@ -116,17 +119,24 @@ impl reload::Source for PolicyFile {
         for warning in &policy.warnings {
             warn!(warning, "possible mistake in the policy");
         }
-    }
-}
-
-impl Policy {
-    /// One of its rules divides the machine.
-    pub(crate) fn has_shares(&self) -> bool {
-        self.rules.values().any(|rule| rule.allowance.share.is_some())
+        let with_share = policy.rules.values().filter(|rule| rule.allowance.share.is_some());
+        let mut names: Vec<_> = with_share.map(|rule| rule.name.as_str()).collect();
+        names.sort_unstable();
+        if policy.agent.lacks_shares && !names.is_empty() {
+            warn!(
+                rules = names.join(", "),
+                "@share divides only the turns to start commands here: processors require cgroup v2 with the controller cpu"
+            );
+        }
     }
 }
 
 impl PolicyFile {
+    /// The same, with what is known once there is an engine.
+    pub(crate) fn of_agent(self, engine: &LocalExecutor) -> Self {
+        Self { agent: AgentFacts { lacks_shares: !engine.divides_processors(), ..self.agent }, ..self }
+    }
+
     /// Loads it without the configuration that defines its roles.
     ///
     /// # Errors

@@ -58,10 +58,9 @@ async fn the_example_configuration_is_valid_with_what_is_commented_out() {
     }
     let (mut lines, mut in_table) = (Vec::<&str>::new(), false);
     for line in text.lines() {
-        // not the user, which may not be here, and what needs the keeper that is switched off here
-        let is_set = |code: &&str| {
-            key(code).is_some_and(|key| !["agent_user", "keeper_syslog"].contains(&key)) || is_table(code)
-        };
+        // not the user and the controllers, which may not be here, and what needs the keeper that is switched off here
+        let elsewhere = ["agent_user", "keeper_syslog", "max_processes_per_identity", "max_memory_bytes_per_identity"];
+        let is_set = |code: &&str| key(code).is_some_and(|key| !elsewhere.contains(&key)) || is_table(code);
         let code = line.strip_prefix("# ").filter(is_set).unwrap_or(line);
         // which has keys of its own
         if code.starts_with('[') {

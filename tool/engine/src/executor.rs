@@ -103,7 +103,7 @@ impl LocalExecutor {
 
     /// The kernel divides the processors between identities by their [shares](crate::Share), rather than between executions.
     pub fn divides_processors(&self) -> bool {
-        self.shared.cgroups.divide_processors()
+        self.shared.cgroups.divides_processors()
     }
 
     /// The user that commands run as if they name none: the one of this process, or [`DYNAMIC_USER`](crate::DYNAMIC_USER).
@@ -250,13 +250,13 @@ impl LocalExecutor {
     /// # Errors
     /// As for `execute`.
     pub async fn execute_granted(&self, command: Command, grant: Grant) -> Result<Execution, ExecutorError> {
-        let Grant { identity, id, allowance, trace, connection, observers, stdin, is_internal, repeats } = grant;
+        let Grant { identity, id, allowance, trace, connection, observers, stdin, internal_of, repeats } = grant;
         let mut observers = Observers::new(observers);
         let command = match trace {
             Some(trace) => command.with_trace(Some(trace)),
             None => command,
         };
-        let owner = Owner { identity, concurrent: allowance.concurrent, is_internal, repeats };
+        let owner = Owner { identity, concurrent: allowance.concurrent, internal_of, repeats };
         let id = id.unwrap_or_else(ExecutionId::generate);
         let reserved = tokio::select! {
             biased;

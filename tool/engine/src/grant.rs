@@ -33,9 +33,9 @@ pub struct Grant {
     pub observers: Vec<Box<dyn ExecutionObserver>>,
     /// Its standard input, such as a socket, for a command that has neither input nor a terminal; `None`: `/dev/null`.
     pub stdin: Option<OwnedFd>,
-    /// It is a means of the admission, not what a caller asked for: it is in no list, is found by its owner alone, and is not
-    /// remembered after its end.
-    pub is_internal: bool,
+    /// It is a means of the admission for this identity, not what that asked for: it is in no list, is found by its owner alone, and is
+    /// not remembered after its end. It counts for this identity, in place of its owner.
+    pub internal_of: Option<String>,
     /// It may only be answered with what was started with its id before: nothing new is started.
     pub repeats: bool,
 }

@@ -45,7 +45,7 @@ mod wait;
 mod workers;
 
 pub use self::boot_time::boot_time;
-pub use self::cgroup::{check_delegation, delegate_cgroup};
+pub use self::cgroup::{NoController, check_delegation, check_identity_limits, delegate_cgroup};
 pub use self::config::{LocalConfig, Retention, SpoolLimits};
 pub use self::containment_kind::ContainmentKind;
 pub use self::continued::ContinuedExecution;

@@ -231,12 +231,12 @@ impl Shared {
     }
 }
 
-/// `own`: the user of the process that starts commands. Blocks.
 fn starts_of_identity() -> Each {
     let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     Each { at_once: (processors + 1).min(MAX_STARTS_PER_IDENTITY), in_all: MAX_STARTS_PER_IDENTITY }
 }
 
+/// `own`: the user of the process that starts commands. Blocks.
 fn dynamic_ids(config: &LocalConfig, own: u32, disk: &Disk) -> io::Result<Option<DynamicIds>> {
     if !config.dynamic_users {
         return Ok(None);
@@ -274,11 +274,7 @@ fn containment(config: &LocalConfig, inherited: &[PathBuf]) -> io::Result<Cgroup
             "the configuration requires {asked}, which does not work here: {faults}"
         )));
     }
-    let limits = GroupLimits {
-        memory_bytes: config.max_memory_bytes_per_identity,
-        max_processes: config.max_processes_per_identity,
-    };
-    cgroups.limit_identities(limits).map_err(io::Error::other)?;
+    cgroups.limit_identities(GroupLimits::of(config)).map_err(io::Error::other)?;
     if !faults.is_empty() {
         warn!(containment = kind.as_str(), reason = faults, "better containment is not available");
     }

@@ -124,8 +124,14 @@ pub(crate) struct Starter<'a> {
     pub(crate) record: &'a Record,
     /// Of its call.
     pub(crate) deadline: Option<Instant>,
-    /// Of its identity.
-    pub(crate) share: Share,
+    /// Of the identity that it counts for; `None`: as it is.
+    pub(crate) share: Option<Share>,
+}
+
+/// For whom it counts.
+struct Caller {
+    identity: String,
+    share: Option<Share>,
 }
 
 impl Starter<'_> {
@@ -163,7 +169,7 @@ impl Starter<'_> {
         let shared = Arc::clone(self.shared);
         let (id, identity) = (self.record.id.clone(), self.record.identity().to_owned());
         let name = ExecutionName { id, key: shared.keys.next(), identity };
-        let share = self.share;
+        let caller = Caller { identity: self.record.counts_for().to_owned(), share: self.share };
         let own = shared.spawner.expect();
         let child = own.canceller();
         let (answer, mut spawning) = oneshot::channel();
@@ -174,13 +180,12 @@ impl Starter<'_> {
             if begins.swap(true, Ordering::AcqRel) {
                 return;
             }
-            let identity = name.identity.clone();
-            let _ = answer.send(shared.spawn(&command, name, share, ends, own, for_keeper));
+            let _ = answer.send(shared.spawn(&command, name, &caller, ends, own, for_keeper));
             // for the next one, while this is not awaited
-            shared.prepare(&identity);
+            shared.prepare(&caller.identity);
         };
         let turn = async {
-            let turn = self.shared.starters.run_with(self.record.identity(), share, start);
+            let turn = self.shared.starters.run_with(self.record.counts_for(), self.share.unwrap_or_default(), start);
             if tokio::time::timeout(TURN_TIMEOUT, turn).await.is_ok() || begun.load(Ordering::Acquire) {
                 // the start itself sends its result
                 std::future::pending::<()>().await;
@@ -308,7 +313,7 @@ impl Shared {
         &self,
         command: &Command,
         name: ExecutionName,
-        share: Share,
+        caller: &Caller,
         ends: CommandEnds,
         own: OwnChild,
         for_keeper: ForKeeper,
@@ -327,7 +332,7 @@ impl Shared {
         let mut spec = self.defaults.resolve(command, account, &name.id, &name.key, report.as_ref());
         spec.time_limit = time_limit.map(|limit| limit.saturating_add(KEEPER_DELAY));
         spec.chown = report.as_mut().and_then(|report| report.to_chown.take());
-        let mut leaf = self.cgroups.leaf(&name.identity, share, &command.limits())?;
+        let mut leaf = self.cgroups.leaf(&caller.identity, caller.share, &command.limits())?;
         self.note_restored();
         if self.kept.is_some() {
             spec.purpose = purpose(&name, reference.as_deref());
@@ -356,7 +361,8 @@ impl Shared {
             }
             (spec.held, spec.survives) = (held, survives);
         }
-        let (own, child) = self.spawner.spawn(&spec, ends, own).map_err(|error| self.refused(error, &name.identity))?;
+        let (own, child) =
+            self.spawner.spawn(&spec, ends, own).map_err(|error| self.refused(error, &caller.identity))?;
         leaf.iter_mut().for_each(Leaf::set_entered);
         let containment = KillOnDrop::new(child.pid, Some(own), leaf, name, started, Arc::clone(&self.context));
         containment.note_session(&self.journal);

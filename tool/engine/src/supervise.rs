@@ -159,7 +159,7 @@ impl Supervisor {
             shared,
             record,
             deadline: self.command.deadline(),
-            share: self.allowance.share.unwrap_or_default(),
+            share: (!record.is_internal()).then(|| self.allowance.share.unwrap_or_default()),
         };
         let main = running.insert(starter.start(command, command_ends, for_keeper).await?);
         let start_time = main.start_time;
@@ -169,7 +169,7 @@ impl Supervisor {
         terminal.iter().for_each(|terminal| self.observers.terminal(terminal));
         self.record.started(info.clone(), main.containment.clone(), Channels { input, terminal });
         answer(Ok(Started { id: self.record.id.clone(), pid, start_time }));
-        match self.record.is_internal {
+        match self.record.is_internal() {
             true => debug!(pid, "started"),
             false => info!(pid, "started"),
         }
@@ -343,7 +343,7 @@ impl Supervisor {
         let (transcript, abandoned) = (&*self.record.transcript, &self.abandoned);
         let (observers, totals) = (&self.observers, &self.totals);
         // what is internal reaches no caller as it is
-        let is_paced = !self.record.is_internal;
+        let is_paced = !self.record.is_internal();
         let turn = tokio::sync::Mutex::new(false);
         let pump = Pump { transcript, observers, max_output_bytes, is_paced, exited, abandoned, totals, turn };
         let output = async {
@@ -428,7 +428,7 @@ impl Supervisor {
         record.release_retained_after(retained_for);
         // the answer goes out first
         tokio::task::yield_now().await;
-        match record.is_internal {
+        match record.is_internal() {
             true => debug!(cause = exited.cause.as_str(), exit_code = exited.exit_code(), "ended"),
             false => log_end(&exited),
         }

@@ -61,7 +61,7 @@ impl Supervisor {
     /// Where it is saved for the next agent; `None`: it ends with this one.
     pub(crate) fn checkpoint(&self, command: &Command) -> io::Result<Option<Arc<Checkpoint>>> {
         let may_survive = command.may_go_to_background() || self.record.waits_for_caller;
-        if self.shared.kept.is_none() || self.record.is_internal || !may_survive {
+        if self.shared.kept.is_none() || self.record.is_internal() || !may_survive {
             return Ok(None);
         }
         let checkpoint = match Checkpoint::new() {

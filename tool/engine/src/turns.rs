@@ -103,8 +103,7 @@ impl<T> Turns<T> {
     }
 
     /// More than this many items could be taken now.
-    pub(crate) fn has_more_than(&self, count: usize, each: Each) -> bool {
-        let now = Instant::now();
+    pub(crate) fn has_more_than(&self, count: usize, each: Each, now: Instant) -> bool {
         let mut ready = 0_usize;
         self.order.iter().any(|(_, _, owner)| {
             let queued = self.by_owner.get(owner).map_or(0, |queue| queue.items.len());
@@ -114,8 +113,7 @@ impl<T> Turns<T> {
     }
 
     /// The next item of an owner for whom another thread may be at work; [`Self::done`] ends that.
-    pub(crate) fn pop(&mut self, each: Each) -> Option<Turn<T>> {
-        let now = Instant::now();
+    pub(crate) fn pop(&mut self, each: Each, now: Instant) -> Option<Turn<T>> {
         let place = self.order.iter().find(|(_, _, owner)| self.room(owner, each, now) > 0)?.clone();
         self.order.remove(&place);
         let (back, _, owner) = place;
@@ -134,6 +132,10 @@ impl<T> Turns<T> {
                 self.order.insert((back, self.next, owner.clone()));
                 self.next += 1;
             }
+        }
+        if self.order.is_empty() {
+            // nobody waits for whom it would have to stand back
+            self.past.clear();
         }
         self.at_work.entry(owner.clone()).or_default().push(now);
         Some(Turn { item, owner, began: now })
@@ -190,7 +192,7 @@ mod tests {
 
     /// Whose turn it is.
     fn next(turns: &mut Turns<()>) -> Option<String> {
-        let ((), turn) = turns.pop(ANY)?.split();
+        let ((), turn) = turns.pop(ANY, Instant::now())?.split();
         turns.done(&turn);
         Some(turn.0)
     }
@@ -245,10 +247,12 @@ mod tests {
             let owner = format!("owner {round}");
             let number = turns.push(&owner, Share::default(), ());
             assert_eq!(turns.remove(&owner, number), Some(()));
+            turns.push(&owner, Share::default(), ());
+            assert_eq!(next(&mut turns), Some(owner));
         }
         assert!(turns.order.is_empty() && turns.by_owner.is_empty() && turns.len() == 0);
         assert!(turns.past.len() <= CLEANUP_SIZE + 1, "{}", turns.past.len());
-        assert!(turns.pop(ANY).is_none());
+        assert!(turns.pop(ANY, Instant::now()).is_none());
     }
 
     #[test]
@@ -259,18 +263,19 @@ mod tests {
         turns.push("b", share("1"), ());
         let mut at_work = Vec::new();
         let mut owners = Vec::new();
-        while let Some(turn) = turns.pop(each) {
+        let now = Instant::now();
+        while let Some(turn) = turns.pop(each, now) {
             let ((), turn) = turn.split();
             owners.push(turn.0.clone());
             at_work.push(turn);
         }
         assert_eq!(owners, ["a", "b", "a"]);
-        assert!(!turns.has_more_than(0, each));
-        std::thread::sleep(HELD_UP);
-        assert!(turns.has_more_than(0, each) && !turns.has_more_than(1, each));
-        let (_, third) = turns.pop(each).unwrap().split();
-        assert!(turns.pop(each).is_none(), "as many as there may be in all");
+        assert!(!turns.has_more_than(0, each, now));
+        let later = now + HELD_UP;
+        assert!(turns.has_more_than(0, each, later) && !turns.has_more_than(1, each, later));
+        let (_, third) = turns.pop(each, later).unwrap().split();
+        assert!(turns.pop(each, later).is_none(), "as many as there may be in all");
         at_work.iter().chain([&third]).for_each(|turn| turns.done(turn));
-        assert!(turns.at_work.is_empty() && turns.has_more_than(1, each));
+        assert!(turns.at_work.is_empty() && turns.has_more_than(1, each, later));
     }
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::lock::{lock, wait_timeout};
 use crate::share::Share;
@@ -71,7 +71,7 @@ impl Workers {
     /// # Errors
     /// The first threads cannot be made.
     pub fn new(name: &'static str, core: usize, max: usize) -> io::Result<Self> {
-        Self::with_share(name, core, max, usize::MAX)
+        Self::with_max_each(name, core, max, usize::MAX)
     }
 
     /// The same, with at most `max_each` threads (at least one) at work for one owner: where work takes long, a turn
@@ -79,7 +79,7 @@ impl Workers {
     ///
     /// # Errors
     /// The first threads cannot be made.
-    pub fn with_share(name: &'static str, core: usize, max: usize, max_each: usize) -> io::Result<Self> {
+    pub fn with_max_each(name: &'static str, core: usize, max: usize, max_each: usize) -> io::Result<Self> {
         let max_each = max_each.max(1);
         Self::with_turns(name, core, max, Each { at_once: max_each, in_all: max_each })
     }
@@ -177,7 +177,7 @@ impl Pool {
         let mut state = self.state();
         let number = state.queue.push(owner, share, job);
         // one waits for work that is held up now
-        let lacks = state.idle == 0 || state.queue.has_more_than(state.idle, self.each);
+        let lacks = state.idle == 0 || state.queue.has_more_than(state.idle, self.each, Instant::now());
         let grow = lacks && state.threads < self.max;
         if grow {
             state.threads += 1;
@@ -222,14 +222,17 @@ impl Pool {
     fn next(self: &Arc<Self>) -> Option<Turn<Job>> {
         let mut state = self.state();
         loop {
-            if let Some(next) = state.queue.pop(self.each) {
-                let grow = self.may_be_held_up(&state) && state.idle == 0 && state.threads < self.max;
+            if let Some(next) = state.queue.pop(self.each, Instant::now()) {
+                let lacks_watcher = self.may_be_held_up(&state) && !state.is_watched;
+                let grow = lacks_watcher && state.idle == 0 && state.threads < self.max;
                 if grow {
                     state.threads += 1;
                 }
                 drop(state);
-                if grow {
-                    self.grow();
+                match grow {
+                    true => self.grow(),
+                    false if lacks_watcher => self.changed.notify_one(),
+                    false => {}
                 }
                 return Some(next);
             }
@@ -284,7 +287,7 @@ mod tests {
             drop(workers.spawn(owner, move || done.send(owner)));
         }
         drop((hold, done));
-        assert_eq!(order.iter().collect::<Vec<_>>(), ["b", "a", "a", "a"]);
+        assert_eq!(order.iter().collect::<Vec<_>>(), ["a", "b", "a", "a"]);
     }
 
     #[tokio::test]
@@ -299,7 +302,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_owner_does_not_take_all_threads() {
-        let workers = Workers::with_share("test", 1, 2, 1).unwrap();
+        let workers = Workers::with_max_each("test", 1, 2, 1).unwrap();
         let (hold, held) = mpsc::channel::<()>();
         let (done, order) = mpsc::channel();
         let first = workers.spawn("a", move || held.recv());

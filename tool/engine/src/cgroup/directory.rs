@@ -122,19 +122,6 @@ impl Directory {
     }
 }
 
-/// Removes the directories that this one was in, up to that of its engine, until others are in one.
-fn remove_empty(path: &Path) {
-    for above in path.ancestors().skip(1).take(2) {
-        let is_removed = match fs::remove_dir(above) {
-            Err(error) => error.kind() == io::ErrorKind::NotFound,
-            Ok(()) => true,
-        };
-        if !is_removed || is_tree(above) {
-            return;
-        }
-    }
-}
-
 impl Drop for Directory {
     fn drop(&mut self) {
         match self.is_reserved {
@@ -142,8 +129,9 @@ impl Drop for Directory {
             true if self.write("cgroup.kill", "1").is_ok() => self.remove_reserved(),
             true | false => drop(remove(&self.path)),
         }
-        if self.is_inherited {
-            remove_empty(&self.path);
+        if let Some(tree) = self.path.ancestors().find(|path| self.is_inherited && is_tree(path)) {
+            // with the groups in it
+            let _ = try_remove(tree);
         }
     }
 }

@@ -10,15 +10,17 @@ use std::sync::{Arc, Mutex, Weak};
 
 use super::directory::Directory;
 use super::files;
+use super::hierarchy;
 use super::limits::MAX_PIDS;
 use super::tree::Tree;
 use crate::lock::lock;
 use crate::share::Share;
+use crate::{ContainmentKind, LocalConfig};
 
 /// What the names of these directories begin with; leaves have numbers.
 const PREFIX: &str = "identity.";
 
-/// How many are kept that have no execution. One takes a few tens of KiB of the kernel's memory, and is made in 0.1 ms.
+/// How many are kept though they may have no execution. One takes a few tens of KiB of the kernel's memory, and is made in 0.1 ms.
 const MAX_IDLE: usize = 16;
 
 /// What the executions of one identity may use together.
@@ -30,16 +32,24 @@ pub(crate) struct GroupLimits {
     pub(crate) max_processes: Option<u32>,
 }
 
-/// The settings of an engine, and of an agent, that are these limits.
-pub(super) const MEMORY: &str = "max_memory_bytes_per_identity";
-pub(super) const PROCESSES: &str = "max_processes_per_identity";
+impl GroupLimits {
+    pub(crate) fn of(config: &LocalConfig) -> Self {
+        Self { memory_bytes: config.max_memory_bytes_per_identity, max_processes: config.max_processes_per_identity }
+    }
 
-/// A limit cannot be held.
+    /// # Errors
+    /// They cannot be enforced without a cgroup of version 2.
+    pub(super) fn check_without_cgroup(&self) -> Result<(), NoController> {
+        check(self, |_| false)
+    }
+}
+
+/// A limit of an identity cannot be enforced on this machine.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("{limit} cannot be enforced: it requires cgroup v2 with the controller {controller}")]
-pub(crate) struct NoController {
-    pub(super) limit: &'static str,
-    pub(super) controller: &'static str,
+pub struct NoController {
+    limit: &'static str,
+    controller: &'static str,
 }
 
 /// The cgroups of identities in the tree of an engine.
@@ -90,12 +100,7 @@ impl Groups {
     /// # Errors
     /// A controller is missing for them.
     pub(super) fn limit(&mut self, limits: GroupLimits) -> Result<(), NoController> {
-        let check = |is_set, limit, controller| match is_set && !self.tree.shares(controller) {
-            true => Err(NoController { limit, controller }),
-            false => Ok(()),
-        };
-        check(limits.memory_bytes.is_some(), MEMORY, "memory")?;
-        check(limits.max_processes.is_some(), PROCESSES, "pids")?;
+        check(&limits, |controller| self.tree.shares(controller))?;
         let by_default = || default_max_processes(self.tree.path()).filter(|_| self.tree.shares("pids"));
         self.limits = GroupLimits { max_processes: limits.max_processes.or_else(by_default), ..limits };
         Ok(())
@@ -115,7 +120,7 @@ impl Groups {
         by_identity.retain(|_, group| group.strong_count() > 0);
         let path = self.tree.path().join(format!("{PREFIX}{}", self.next.fetch_add(1, Ordering::Relaxed)));
         let group = Arc::new(Group { path, next: AtomicU64::new(0), share: Mutex::default() });
-        self.make(&group)?;
+        self.make(&group, Share::default())?;
         by_identity.insert(identity.to_owned(), Arc::downgrade(&group));
         drop(by_identity);
         self.keep(&group);
@@ -135,15 +140,9 @@ impl Groups {
         drop(removed);
     }
 
-    fn make(&self, group: &Group) -> io::Result<()> {
-        // held, so that nobody uses it before it is complete
-        let share = lock(&group.share);
-        match self.tree.make(&group.path) {
-            // another thread was faster
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
-            made => made?,
-        }
-        self.set_up(group, *share).inspect_err(|_| drop(fs::remove_dir(&group.path)))
+    fn make(&self, group: &Group, share: Share) -> io::Result<()> {
+        self.tree.make(&group.path)?;
+        self.set_up(group, share).inspect_err(|_| drop(fs::remove_dir(&group.path)))
     }
 
     fn set_up(&self, group: &Group, share: Share) -> io::Result<()> {
@@ -155,7 +154,8 @@ impl Groups {
             let _ = write("memory.swap.max", "0".to_owned());
         }
         if let Some(most) = self.limits.max_processes {
-            write("pids.max", most.to_string())?;
+            // the kernel accepts no larger number
+            write("pids.max", most.min(MAX_PIDS).to_string())?;
         }
         match share == Share::default() {
             true => Ok(()),
@@ -177,14 +177,17 @@ impl Groups {
     /// It cannot be made.
     pub(super) fn add_leaf(&self, group: &Arc<Group>) -> io::Result<Directory> {
         let path = group.path.join(group.next.fetch_add(1, Ordering::Relaxed).to_string());
+        // held, so that it is not used before it is complete
+        let share = lock(&group.share);
         match fs::create_dir(&path) {
             // a tool that removes empty cgroups has removed it
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.make(group)?;
+                self.make(group, *share)?;
                 fs::create_dir(&path)?;
             }
             created => created?,
         }
+        drop(share);
         Ok(Directory::reserved(path, Some(Arc::clone(group))))
     }
 
@@ -217,6 +220,28 @@ impl Groups {
         let idle = std::mem::take(&mut *lock(&self.recent));
         drop(idle);
     }
+}
+
+/// Checks what can be checked of the limits of identities without an engine: that this machine has the controllers.
+///
+/// # Errors
+/// One is missing.
+pub fn check_identity_limits(config: &LocalConfig) -> Result<(), NoController> {
+    let hierarchies = hierarchy::all().unwrap_or_default();
+    let unified = hierarchies.iter().find(|hierarchy| hierarchy.unified);
+    let there =
+        unified.and_then(|unified| fs::read_to_string(unified.top.join("cgroup.controllers")).ok()).unwrap_or_default();
+    let may_use = config.containment.is_none_or(|kind| kind == ContainmentKind::CgroupV2);
+    check(&GroupLimits::of(config), |controller| may_use && there.split_whitespace().any(|there| there == controller))
+}
+
+fn check(limits: &GroupLimits, has: impl Fn(&str) -> bool) -> Result<(), NoController> {
+    let check = |is_set, limit, controller| match is_set && !has(controller) {
+        true => Err(NoController { limit, controller }),
+        false => Ok(()),
+    };
+    check(limits.memory_bytes.is_some(), "max_memory_bytes_per_identity", "memory")?;
+    check(limits.max_processes.is_some(), "max_processes_per_identity", "pids")
 }
 
 /// How many processes and threads one identity may have by default: three quarters of what this machine, and the cgroups that `tree`

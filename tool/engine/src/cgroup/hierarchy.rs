@@ -14,7 +14,7 @@ pub(super) struct Hierarchy {
     /// The cgroup of the process.
     pub(super) own: PathBuf,
     /// The highest that can be seen.
-    top: PathBuf,
+    pub(super) top: PathBuf,
 }
 
 impl Hierarchy {

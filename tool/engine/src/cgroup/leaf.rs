@@ -309,7 +309,6 @@ mod tests {
     use crate::cgroup::Cgroups;
     use crate::cgroup::tree::PREFIX;
     use crate::process::own::{EndSource, OwnChild};
-    use crate::share::Share;
     use crate::spawn::{Child, DirectSpawner, SpawnSpec, Spawner};
     use crate::streams::with_output_in_one_pipe;
     use telexec_executor::{ResourceLimits, SpawnStage};
@@ -327,7 +326,7 @@ mod tests {
             eprintln!("skipped: {kind} does not work here: {}", faults.join("; "));
             return None;
         }
-        let leaf = cgroups.leaf("", Share::default(), &ResourceLimits::default()).unwrap()?;
+        let leaf = cgroups.leaf("", None, &ResourceLimits::default()).unwrap()?;
         Some((cgroups, leaf))
     }
 
@@ -394,7 +393,7 @@ mod tests {
             let ended = begin.elapsed();
 
             let begin = Instant::now();
-            let leaf = cgroups.leaf("", Share::default(), &ResourceLimits::default()).unwrap().unwrap();
+            let leaf = cgroups.leaf("", None, &ResourceLimits::default()).unwrap().unwrap();
             let spec = SpawnSpec {
                 candidates: vec![CString::new("/bin/true").unwrap()],
                 argv: vec![CString::new("true").unwrap()],
@@ -440,7 +439,7 @@ mod tests {
             let had = fs::read_to_string(tree.join("cgroup.controllers")).ok();
             for count in 1..=removed.len() {
                 removed[..count].iter().for_each(|path| fs::remove_dir(path).unwrap());
-                let leaf = cgroups.leaf("", Share::default(), &ResourceLimits::default()).unwrap().unwrap();
+                let leaf = cgroups.leaf("", None, &ResourceLimits::default()).unwrap().unwrap();
                 assert!(is_in(&leaf, &whereabouts(leaf.entry().unwrap())), "{kind}");
                 assert_eq!(fs::read_to_string(tree.join("cgroup.controllers")).ok(), had, "{kind}");
             }

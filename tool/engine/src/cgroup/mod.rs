@@ -24,7 +24,8 @@ use std::time::{Duration, Instant};
 pub use self::delegation::{check_delegation, delegate_cgroup};
 use self::directory::Directory;
 pub(super) use self::groups::GroupLimits;
-use self::groups::{Group, Groups, NoController};
+use self::groups::{Group, Groups};
+pub use self::groups::{NoController, check_identity_limits};
 use self::hierarchy::Hierarchy;
 use self::leaf::Keeper;
 pub(super) use self::leaf::Leaf;
@@ -77,9 +78,11 @@ impl Unified {
     }
 
     /// A cgroup for an execution of this identity.
-    fn leaf(&self, identity: &str, share: Share) -> io::Result<Directory> {
+    fn leaf(&self, identity: &str, share: Option<Share>) -> io::Result<Directory> {
         let group = self.groups.of(identity)?;
-        self.groups.set_share(&group, share)?;
+        if let Some(share) = share {
+            self.groups.set_share(&group, share)?;
+        }
         let spare = {
             let mut spare = self.spare();
             if spare.as_ref().is_some_and(|spare| spare.is_in(&group)) { spare.take() } else { None }
@@ -97,10 +100,12 @@ impl Unified {
         if !is_repeated || self.spare().as_ref().is_some_and(|spare| spare.is_in(&group)) {
             return Ok(());
         }
+        // the process that was made in it is in the way of the next one
+        let of_another = self.spare().take();
+        drop(of_another);
         let spare = self.groups.add_leaf(&group)?;
         announce(spare.path());
-        let of_another = self.spare().replace(spare);
-        drop(of_another);
+        *self.spare() = Some(spare);
         Ok(())
     }
 
@@ -190,17 +195,14 @@ impl Cgroups {
     /// # Errors
     /// A controller is missing for them.
     pub(super) fn limit_identities(&mut self, limits: GroupLimits) -> Result<(), NoController> {
-        let missing = |limit, controller| Err(NoController { limit, controller });
         match &mut self.unified {
             Some(unified) => unified.groups.limit(limits),
-            None if limits.memory_bytes.is_some() => missing(groups::MEMORY, "memory"),
-            None if limits.max_processes.is_some() => missing(groups::PROCESSES, "pids"),
-            None => Ok(()),
+            None => limits.check_without_cgroup(),
         }
     }
 
     /// Processors are divided between identities.
-    pub(super) fn divide_processors(&self) -> bool {
+    pub(super) fn divides_processors(&self) -> bool {
         self.unified.as_ref().is_some_and(|unified| unified.groups.tree().shares("cpu"))
     }
 
@@ -249,7 +251,7 @@ impl Cgroups {
     pub(super) fn leaf(
         &self,
         identity: &str,
-        share: Share,
+        share: Option<Share>,
         limits: &ResourceLimits,
     ) -> Result<Option<Leaf>, ExecutorError> {
         let keeper = self.keeper(identity, share).map_err(|error| ExecutorError::Exhausted {
@@ -261,7 +263,7 @@ impl Cgroups {
         Ok(needed.then_some(Leaf { keeper, controllers, oom }))
     }
 
-    fn keeper(&self, identity: &str, share: Share) -> io::Result<Keeper> {
+    fn keeper(&self, identity: &str, share: Option<Share>) -> io::Result<Keeper> {
         match (self.kind, &self.unified, self.version_1("freezer")) {
             (ContainmentKind::CgroupV2, Some(unified), _) => Ok(Keeper::Unified(unified.leaf(identity, share)?)),
             (ContainmentKind::CgroupV1, _, Some((_, freezer))) => Ok(Keeper::Freezer(freezer.tree.add_leaf()?)),
@@ -286,7 +288,7 @@ impl Cgroups {
         if self.version_1("freezer").is_none() {
             return Err(self.freezer_fault.clone().unwrap_or_else(|| "no freezer is mounted".into()));
         }
-        let keeper = self.keeper("", Share::default()).map_err(|error| error.to_string())?;
+        let keeper = self.keeper("", None).map_err(|error| error.to_string())?;
         try_out(Leaf { keeper, controllers: Vec::new(), oom: None })
     }
 }
@@ -370,7 +372,7 @@ fn unified_in(base: &Path, movable: &[Pid], inherited: &[PathBuf]) -> Result<Uni
     let controllers = share_out(base, &tree, movable);
     let unified = Unified::new(tree, controllers);
     // once more, with the controllers
-    try_out(leaf(unified.leaf("", Share::default()).map_err(text)?))?;
+    try_out(leaf(unified.leaf("", None).map_err(text)?))?;
     unified.groups.clear();
     Ok(unified)
 }

@@ -89,7 +89,7 @@ impl Record {
             bound: Notify::new(),
             waits_for_caller,
             is_detached,
-            is_internal: false,
+            internal_of: None,
             settled: CancellationToken::new(),
             state: Mutex::new(State::Starting),
         }

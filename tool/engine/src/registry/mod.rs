@@ -35,8 +35,8 @@ pub(crate) struct Owner {
     pub(crate) identity: String,
     /// How many executions of it may run or linger; `None`: as many as of any identity.
     pub(crate) concurrent: Option<u32>,
-    /// It is in no list, and not remembered.
-    pub(crate) is_internal: bool,
+    /// See [`Grant::internal_of`](crate::Grant::internal_of).
+    pub(crate) internal_of: Option<String>,
     /// See [`Grant::repeats`](crate::Grant::repeats).
     pub(crate) repeats: bool,
 }
@@ -166,7 +166,7 @@ impl Registry {
         {
             return Ok(Reserved::Duplicate(Arc::clone(record)));
         }
-        self.check_share(&entries, owner)?;
+        self.check_count(&entries, owner)?;
         // clients generate one to attach again after a lost connection, and for nothing else
         let is_chosen = command.execution_id().is_some_and(|id| grace.is_zero() || !id.is_uuid());
         let may_be_kept = command.may_go_to_background() || is_chosen;
@@ -185,7 +185,7 @@ impl Registry {
             bound: Notify::new(),
             waits_for_caller: !grace.is_zero(),
             is_detached: command.on_disconnect() == OnDisconnect::Detach,
-            is_internal: owner.is_internal,
+            internal_of: owner.internal_of.clone(),
             settled: CancellationToken::new(),
             state: Mutex::new(State::Starting),
         });
@@ -196,12 +196,14 @@ impl Registry {
 
     /// # Errors
     /// [`ExecutorError::Exhausted`]: the identity has as many executions as one may have.
-    fn check_share(&self, entries: &Entries, Owner { identity, concurrent, .. }: &Owner) -> Result<(), ExecutorError> {
+    fn check_count(&self, entries: &Entries, owner: &Owner) -> Result<(), ExecutorError> {
+        let Owner { identity, concurrent, internal_of, .. } = owner;
+        let identity = internal_of.as_ref().unwrap_or(identity);
         let most = concurrent.map_or(self.max_per_identity, |most| most.min(self.max_per_identity));
         if entries.by_key.len() < most as usize {
             return Ok(());
         }
-        let is_its = |record: &&Arc<Record>| record.asked.identity == *identity && !record.has_ended();
+        let is_its = |record: &&Arc<Record>| record.counts_for() == identity && !record.has_ended();
         if entries.by_key.values().filter(is_its).count() < most as usize {
             return Ok(());
         }
@@ -270,7 +272,7 @@ impl Registry {
     pub(crate) fn owners(&self, id: &ExecutionId) -> Vec<String> {
         let entries = self.entries();
         let from = entries.by_key.range(Key::new("", id)..);
-        let these = from.take_while(|(key, _)| key.id == *id).filter(|(_, record)| !record.is_internal);
+        let these = from.take_while(|(key, _)| key.id == *id).filter(|(_, record)| !record.is_internal());
         these.map(|(key, _)| key.identity.clone()).collect()
     }
 
@@ -347,7 +349,7 @@ fn max_held() -> usize {
 impl Entries {
     /// It has ended, and is remembered for a while.
     fn remember(&mut self, record: &Record, when: Instant) {
-        if record.is_internal {
+        if record.is_internal() {
             self.by_key.remove(&record.key());
             return;
         }

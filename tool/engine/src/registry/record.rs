@@ -59,8 +59,8 @@ pub(crate) struct Record {
     /// Cancelled to end it since its agent hands over.
     pub(crate) shutdown: CancellationToken,
     pub(super) bindings: Mutex<Bindings>,
-    /// See [`Grant::is_internal`](crate::Grant::is_internal).
-    pub(crate) is_internal: bool,
+    /// See [`Grant::internal_of`](crate::Grant::internal_of).
+    pub(super) internal_of: Option<String>,
     /// Another call was bound, or one is over.
     pub(super) bound: Notify,
     /// It was started by a call that it is bound to, and waits for that after a lost connection.
@@ -350,6 +350,16 @@ impl Record {
         &self.asked.identity
     }
 
+    /// It is a means of the admission.
+    pub(crate) fn is_internal(&self) -> bool {
+        self.internal_of.is_some()
+    }
+
+    /// The identity that it counts for.
+    pub(crate) fn counts_for(&self) -> &str {
+        self.internal_of.as_deref().unwrap_or_else(|| self.identity())
+    }
+
     pub(super) fn key(&self) -> Key {
         Key::new(&self.asked.identity, &self.id)
     }
@@ -447,7 +457,7 @@ impl Record {
             State::Exited(..) => true,
             State::Running(..) | State::Lingering(..) => false,
         };
-        !self.is_internal
+        !self.is_internal()
             && (query.include_exited || !exited)
             && query.identity.as_ref().is_none_or(|identity| *identity == self.asked.identity)
             && query.labels.iter().all(|(key, value)| self.labels.get(key) == Some(value))

@@ -104,7 +104,8 @@ impl Bytes {
         if self.room(owner, limits) >= bytes {
             return None;
         }
-        Some(match limits.identity.saturating_sub(self.of(owner)) < bytes {
+        let own_room = limits.identity.saturating_sub(self.of(owner));
+        Some(match own_room < limits.total.saturating_sub(self.all) {
             true => Full { reason: OWN, owners: vec![owner.to_owned()] },
             false => self.give_up_for(owner, ALL),
         })
