@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
+use rustix::process::{Pid, kill_process};
 use telexec_executor::{
     Attach, Command, CommandBuilder, ExecutionId, ExecutionState, ExecutorError, ExitCause, ListQuery, OnDisconnect,
     OutputStream, Signal,
 };
 use telexec_tests::{
-    Agent, AgentBuilder, Certs, Gate, Leaf, Replay, Silent, collect, is_root, marker, replay, run, until, until_output,
-    within,
+    Agent, AgentBuilder, Certs, Gate, Leaf, MARK, Replay, Silent, collect, is_root, marker, processes_with, replay,
+    run, until, until_output, within,
 };
 
 use super::{Machine, attach, start};
@@ -256,12 +257,17 @@ async fn nothing_is_left_where_there_is_nothing_to_leave() {
     let mut agent = Agent::start();
     let machine = machine(&agent).await;
     let state = agent.directory().join("state");
-    start(&machine, detached("seq 1 100000; exec sleep 300")).await;
+    let mark = marker();
+    start(&machine, detached("seq 1 100000; exec sleep 300").env(MARK, &mark)).await;
     assert_eq!(directories(&state), 1);
     agent.kill();
     let mut next = Agent::builder().args(["--state-dir", state.to_str().unwrap()]).start();
     assert!(next.terminate().await.success());
     assert_eq!(directories(&state), 0);
+    // its cgroup would be in the way of what is expected of another agent with this process id
+    for process in processes_with(&mark) {
+        kill_process(Pid::from_raw(process.pid).unwrap(), rustix::process::Signal::KILL).unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
