@@ -452,7 +452,7 @@ async fn limits_apply() {
     drop(open);
     until("there is room again", async || forwards.connect(room.dial("nobody")).await.is_ok()).await;
 
-    let agent = Agent::builder().config("max_executions = 1").start();
+    let agent = Agent::builder().config("max_executions = 1\nmax_executions_per_identity = 2").start();
     let forwards = agent.connect().await.forwards();
     let running = agent.executor().await;
     let running = running.execute(Command::argv(["sleep", "1000"]).build().unwrap()).await.unwrap();
