@@ -315,6 +315,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_is_held_up_is_not_waited_for_also_if_threads_are_idle() {
+        let workers = Workers::with_turns("test", 1, 16, Each { at_once: 2, in_all: 6 }).unwrap();
+        let (done, all_done) = mpsc::channel();
+        // which leaves threads that have nothing to do
+        let quick: Vec<_> = (0..8).map(|owner| workers.spawn(&owner.to_string(), || ())).collect();
+        for quick in quick {
+            quick.await.unwrap();
+        }
+        let gate = Arc::new(Mutex::new(()));
+        let locked = lock(&gate);
+        let stick = |_| {
+            let (begun, gate) = (done.clone(), Arc::clone(&gate));
+            workers.spawn("a", move || begun.send(()).map(|()| drop(lock(&gate))))
+        };
+        let stuck: Vec<_> = (0..6).map(stick).collect();
+        for _ in 0..6 {
+            // long before an idle thread would look by itself
+            all_done.recv_timeout(IDLE_TIMEOUT / 2).unwrap();
+        }
+        drop((locked, stuck));
+    }
+
+    #[tokio::test]
     async fn what_nobody_waits_for_any_more_is_forgotten() {
         let workers = Workers::new("test", 1, 1).unwrap();
         let (hold, held) = mpsc::channel::<()>();
