@@ -1,6 +1,10 @@
 //! Callers that share a machine. How the kernel divides it is measured by tests/deploy/shares.sh.
 
+use std::sync::Arc;
+
 use crate::cli::troubleshooting::shows;
+use crate::conformance::Machine;
+use crate::conformance::spooling::{ended, numbers, replayed};
 use telexec_client::RemoteExecutor;
 use telexec_executor::{Command, Executor, ExecutorError};
 use telexec_tests::{Agent, AgentBuilder, Certs, Hierarchy, Leaf, is_root, run, until, until_output, within};
@@ -101,4 +105,32 @@ async fn who_asks_for_shares_is_told_where_they_cannot_be_had() {
     let count = || agent.log().matches(warning).count();
     std::fs::write(agent.policy(), policy.replace('4', "5")).unwrap();
     until("it is reported of the next policy too", async || count() == 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_caller_has_nothing_of_another_given_up_who_has_less() {
+    let agent = Agent::builder().config("spool_total_bytes = 1000000");
+    let (_agent, alice, bob) = alice_and_bob(agent).await;
+    let (alice, bob): (Machine, Machine) = (Arc::new(alice), Arc::new(bob));
+    let all = numbers(60_000);
+    // 348,894 bytes each, of which a caller may have two
+    let of_bob = ended(&bob, "seq 1 60000").await;
+    let mut of_alice = Vec::new();
+    for _ in 0..4 {
+        of_alice.push(ended(&alice, "seq 1 60000").await);
+    }
+    let is_whole = async |machine: &Machine, id| {
+        let replay = replayed(machine, id).await;
+        replay.gaps.is_empty() && replay.text() == all
+    };
+    assert!(is_whole(&bob, &of_bob).await, "it is the oldest");
+    let mut whole_of_alice = Vec::new();
+    for id in &of_alice {
+        whole_of_alice.push(is_whole(&alice, id).await);
+    }
+    assert_eq!(whole_of_alice, [false, false, false, true], "there is room for one of hers beside it");
+    // for which he has more than she has
+    let next_of_bob = ended(&bob, "seq 1 60000").await;
+    assert!(is_whole(&bob, &next_of_bob).await && !is_whole(&bob, &of_bob).await);
+    assert!(is_whole(&alice, &of_alice[3]).await);
 }

@@ -1,13 +1,27 @@
-//! Likely mistakes in a policy that is valid by itself: what the configuration lacks, and rules that permit nothing.
+//! Likely mistakes in a policy that is valid by itself: what the configuration or the machine lacks, and rules that permit nothing.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use cedar_policy::{Effect, PolicyId, PolicySet, ValidationWarning};
+use tracing::warn;
 
 use super::condition::Condition;
 use super::fault::Source;
 use super::simple_command::{EACH_COMMAND, NUMBERED};
-use super::{Names, Roles, Rule};
+use super::{AgentFacts, Names, Roles, Rule};
+
+/// Logs the rules with `@share`, of an agent that cannot divide processors.
+pub(super) fn warn_of_shares(agent: &AgentFacts, rules: &HashMap<PolicyId, Rule>) {
+    let with_share = rules.values().filter(|rule| rule.allowance.share.is_some());
+    let mut names: Vec<_> = with_share.map(|rule| rule.name.as_str()).collect();
+    names.sort_unstable();
+    if agent.lacks_shares && !names.is_empty() {
+        warn!(
+            rules = names.join(", "),
+            "@share divides only the turns to start commands here: processors require cgroup v2 with the controller cpu"
+        );
+    }
+}
 
 /// Roles that the configuration lacks, most likely typos.
 pub(super) fn unknown_roles(

@@ -34,6 +34,7 @@ use tracing::{info, warn};
 
 use self::check::{
     misread_commands, named_roles, permits_nothing, unapproved, unknown_commands, unknown_roles, unrecordable,
+    warn_of_shares,
 };
 use self::decision::Permit;
 pub(crate) use self::decision::{Decision, Detail, RequiredApproval};
@@ -119,15 +120,7 @@ impl reload::Source for PolicyFile {
         for warning in &policy.warnings {
             warn!(warning, "possible mistake in the policy");
         }
-        let with_share = policy.rules.values().filter(|rule| rule.allowance.share.is_some());
-        let mut names: Vec<_> = with_share.map(|rule| rule.name.as_str()).collect();
-        names.sort_unstable();
-        if policy.agent.lacks_shares && !names.is_empty() {
-            warn!(
-                rules = names.join(", "),
-                "@share divides only the turns to start commands here: processors require cgroup v2 with the controller cpu"
-            );
-        }
+        warn_of_shares(&policy.agent, &policy.rules);
     }
 }
 

@@ -21,7 +21,7 @@ mod repeats;
 mod replay;
 mod signals;
 mod spawning;
-mod spooling;
+pub(crate) mod spooling;
 mod surroundings;
 mod survivors;
 mod terminals;
@@ -32,7 +32,7 @@ use self::{
 };
 
 /// Where a case runs its commands.
-type Machine = Arc<dyn Executor>;
+pub(crate) type Machine = Arc<dyn Executor>;
 
 async fn start(machine: &Machine, command: CommandBuilder) -> Execution {
     within(machine.execute(command.build().unwrap())).await.unwrap()

@@ -14,8 +14,8 @@ use telexec_executor::{
     OutputStream, Signal,
 };
 use telexec_tests::{
-    Agent, AgentBuilder, Certs, Gate, Leaf, MARK, Replay, Silent, collect, is_root, marker, processes_with, replay,
-    run, until, until_output, within,
+    Agent, AgentBuilder, Gate, MARK, Replay, Silent, collect, is_root, marker, processes_with, replay, run, until,
+    until_output, within,
 };
 
 use super::{Machine, attach, start};
@@ -33,7 +33,7 @@ async fn has_ended(machine: &Machine, id: &ExecutionId) {
 }
 
 /// Runs a command in the background to its end. Its caller receives nothing of it.
-async fn ended(machine: &Machine, text: &str) -> ExecutionId {
+pub(crate) async fn ended(machine: &Machine, text: &str) -> ExecutionId {
     let gate = Gate::new();
     let command = Command::shell(format!("{}; {text}", gate.wait())).yield_after(Duration::ZERO);
     let caller = replay(start(machine, command).await, 0).await;
@@ -43,7 +43,7 @@ async fn ended(machine: &Machine, text: &str) -> ExecutionId {
     caller.started.id
 }
 
-async fn replayed(machine: &Machine, id: &ExecutionId) -> Replay {
+pub(crate) async fn replayed(machine: &Machine, id: &ExecutionId) -> Replay {
     replay(attach(machine, id, Attach::start()).await, 0).await
 }
 
@@ -51,7 +51,7 @@ fn missing(reported: &Replay) -> u64 {
     reported.gaps.iter().map(|(from, to)| to - from).sum()
 }
 
-fn numbers(last: u32) -> String {
+pub(crate) fn numbers(last: u32) -> String {
     (1..=last).map(|i| format!("{i}\n")).collect()
 }
 
@@ -159,38 +159,6 @@ async fn of_ended_commands_the_oldest_output_is_given_up_for_others_but_for_the_
     for (reported, by_next) in reported.iter().zip(&reported_by_next) {
         assert_eq!((reported.text(), &reported.gaps), (by_next.text(), &by_next.gaps));
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn one_caller_has_nothing_of_another_given_up_who_has_less() {
-    let certs = Certs::new();
-    let agent = Agent::builder().mtls(&certs).config("spool_total_bytes = 1000000").start();
-    let machine_of = async |name| {
-        let machine: Machine = Arc::new(agent.connect_as(&certs.ca.issue(Leaf::client(name))).await.executor());
-        machine
-    };
-    let (alice, bob) = (machine_of("alice").await, machine_of("bob").await);
-    let all = numbers(60_000);
-    // 348,894 bytes each, of which a caller may have two
-    let of_bob = ended(&bob, "seq 1 60000").await;
-    let mut of_alice = Vec::new();
-    for _ in 0..4 {
-        of_alice.push(ended(&alice, "seq 1 60000").await);
-    }
-    let is_whole = async |machine: &Machine, id| {
-        let replay = replayed(machine, id).await;
-        replay.gaps.is_empty() && replay.text() == all
-    };
-    assert!(is_whole(&bob, &of_bob).await, "it is the oldest");
-    let mut whole_of_alice = Vec::new();
-    for id in &of_alice {
-        whole_of_alice.push(is_whole(&alice, id).await);
-    }
-    assert_eq!(whole_of_alice, [false, false, false, true], "there is room for one of hers beside it");
-    // for which he has more than she has
-    let next_of_bob = ended(&bob, "seq 1 60000").await;
-    assert!(is_whole(&bob, &next_of_bob).await && !is_whole(&bob, &of_bob).await);
-    assert!(is_whole(&alice, &of_alice[3]).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -41,7 +41,7 @@ pub(crate) const HELD_UP: Duration = Duration::from_millis(50);
 
 /// An item that a thread is at work for.
 pub(crate) struct Turn<T> {
-    pub(crate) item: T,
+    item: T,
     owner: String,
     began: Instant,
 }

@@ -325,11 +325,9 @@ impl MakeRoom for Registry {
         let oldest = {
             let entries = self.entries();
             let is_kept = |record: &&Arc<Record>| record.transcript.is_on_disk();
-            let mut of_owners = full
-                .owners
-                .iter()
-                .map(|owner| entries.ended.keys_of(owner).filter_map(|key| entries.by_key.get(key)).find(is_kept));
-            of_owners.find_map(|found| found).map(|record| Arc::clone(&record.transcript))
+            let of_owner =
+                |owner: &String| entries.ended.keys_of(owner).filter_map(|key| entries.by_key.get(key)).find(is_kept);
+            full.owners.iter().find_map(of_owner).map(|record| Arc::clone(&record.transcript))
         };
         match oldest {
             Some(transcript) => transcript.forget_spool().await,
