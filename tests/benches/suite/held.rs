@@ -113,7 +113,8 @@ async fn sleeping(plan: &Plan, table: &mut Table, count: usize) -> Result<()> {
     }
     drop(locals);
 
-    let agent = bench_agent().config(format!("max_executions = {}", count + 1)).start();
+    let limit = format!("max_executions = {0}\nmax_executions_per_identity = {0}", count + 1);
+    let agent = bench_agent().config(limit).start();
     let mut machines = Vec::new();
     for _ in 0..count.div_ceil(CALLS_PER_CONNECTION) {
         machines.push(agent.executor().await);
