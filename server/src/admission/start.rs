@@ -106,6 +106,8 @@ impl Guarded {
             false => self.stack.receipts.observer(&self.call, &id, &command, &decision),
         };
         let holder: Box<dyn ExecutionObserver> = Box::new(ReservationHolder { reservation, kept });
+        let share = decision.allowance.share.unwrap_or_default();
+        self.stack.response_turns.set_share(&self.call.caller.identity, share);
         let grant = Grant {
             identity: permission.owner().to_owned(),
             id: Some(id),

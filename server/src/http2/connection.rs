@@ -28,6 +28,7 @@ use crate::http2::loss::{Link, LossReport, Observed, Reported};
 use crate::http2::message;
 use crate::http2::message::Limited;
 use crate::http2::preface::{PendingAdmission, PrefaceTimeout};
+use crate::http2::turns::ResponseTurns;
 use crate::metrics::{Metrics, Refusal};
 use crate::request_memory::RequestMemory;
 
@@ -46,6 +47,7 @@ pub(crate) struct Shared {
     pub(crate) routes: Routes,
     pub(crate) call_limiter: CallLimiter,
     pub(crate) request_memory: RequestMemory,
+    pub(crate) response_turns: ResponseTurns,
     pub(crate) audit: Audit,
     pub(crate) metrics: Metrics,
     /// Open calls may complete; new ones are refused.
@@ -56,8 +58,9 @@ pub(crate) struct Shared {
 /// certificate is no longer valid new calls are refused, and open ones are ended (`permission`).
 pub(crate) async fn serve(peer: Peer, admission: PendingAdmission, shared: Shared) {
     let Peer { caller, io } = peer;
-    let Shared { routes, call_limiter, request_memory, audit, metrics, goaway } = shared;
+    let Shared { routes, call_limiter, request_memory, response_turns, audit, metrics, goaway } = shared;
     let account = request_memory.of(&caller.identity);
+    let turns = response_turns.of(&caller.identity);
     let link = Link::new();
     let observed = Arc::clone(&link);
     let service = service_fn(move |mut request: Request<Incoming>| {
@@ -70,7 +73,7 @@ pub(crate) async fn serve(peer: Peer, admission: PendingAdmission, shared: Share
         let permit = call_limiter.acquire(&caller.identity);
         let (routes, account, metrics) = (routes.clone(), account.clone(), metrics.clone());
         let (audit, caller) = (audit.clone(), Arc::clone(&caller));
-        let answered = report.clone();
+        let (answered, turns) = (report.clone(), Arc::clone(&turns));
         let answer = async move {
             let permit = match permit {
                 Ok(permit) => permit,
@@ -94,7 +97,7 @@ pub(crate) async fn serve(peer: Peer, admission: PendingAdmission, shared: Share
         };
         async move {
             let response = Reported::new(Box::pin(answer), report).await;
-            Ok::<_, Infallible>(response.map(|body| Reported::new(body, answered)))
+            Ok::<_, Infallible>(response.map(|body| Reported::new(turns.send(body), answered)))
         }
     });
     let io = Observed { io: PrefaceTimeout::new(io, PREFACE_TIMEOUT, admission), link: observed };

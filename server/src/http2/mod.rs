@@ -6,3 +6,4 @@ mod fields;
 mod loss;
 mod message;
 pub(crate) mod preface;
+pub(crate) mod turns;

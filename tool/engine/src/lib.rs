@@ -63,4 +63,5 @@ pub use self::share::Share;
 pub use self::spawn::command_users::{allowed_users, look_up_users};
 pub use self::spawn::dynamic_user::{DYNAMIC_USER, try_dynamic_users};
 pub use self::state::serving::{ServingAgent, send_upgrade, serving_agents};
+pub use self::turns::Turns;
 pub use self::workers::{Lost, Workers};

@@ -1,25 +1,27 @@
-//! A queue in which owners take turns, each as often as its share.
+//! A queue in which owners take turns, each of them as much as its share.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use crate::share::Share;
 
-/// How far a turn puts an owner with a share of 0.01 back.
+/// How far a turn with a cost of 1 puts an owner with a share of 0.01 back.
 const STRIDE: u64 = 1_000_000;
 
-/// With more owners than this that have nothing queued, those whose turn has passed are forgotten.
+/// With more owners than this that have nothing queued, and twice as many as were left the last time, those whose turn has passed
+/// are forgotten.
 const CLEANUP_SIZE: usize = 64;
 
-/// Items in the order in which their owners take turns ("stride scheduling"): a turn puts an owner back, the less the larger its
-/// share. One that comes without having waited is put where the others are.
-pub(crate) struct Turns<T> {
+/// Items in the order in which their owners take turns ("stride scheduling"): a turn puts an owner back, the more the higher the
+/// cost of its item, and the less the larger its share. One that comes without having waited is put where the others are.
+pub struct Turns<T> {
     /// None is empty.
     by_owner: HashMap<String, Queue<T>>,
     /// Owners that have something queued, the next one first: how far back they are, and since when.
     order: BTreeSet<(u64, u64, String)>,
     /// How far back those are that had a turn and have nothing queued.
     past: HashMap<String, u64>,
+    cleanup_size: usize,
     /// How far back the one was that had the last turn.
     now: u64,
     len: usize,
@@ -54,7 +56,8 @@ impl<T> Turn<T> {
 }
 
 struct Queue<T> {
-    items: BTreeMap<u64, T>,
+    /// With their costs.
+    items: BTreeMap<u64, (u64, T)>,
     share: Share,
     place: (u64, u64),
 }
@@ -65,6 +68,7 @@ impl<T> Default for Turns<T> {
             by_owner: HashMap::new(),
             order: BTreeSet::new(),
             past: HashMap::new(),
+            cleanup_size: CLEANUP_SIZE,
             now: 0,
             len: 0,
             next: 0,
@@ -74,22 +78,28 @@ impl<T> Default for Turns<T> {
 }
 
 impl<T> Turns<T> {
-    pub(crate) fn len(&self) -> usize {
+    /// How many items are queued.
+    pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns its number. The share is that of all that the owner has queued.
-    pub(crate) fn push(&mut self, owner: &str, share: Share, item: T) -> u64 {
+    /// Nothing is queued.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Queues an item of this cost, in any unit; returns its number. The share is that of all that the owner has queued.
+    pub fn push(&mut self, owner: &str, share: Share, cost: u64, item: T) -> u64 {
         let number = self.next;
         self.next += 1;
         self.len += 1;
         if let Some(queue) = self.by_owner.get_mut(owner) {
-            queue.items.insert(number, item);
+            queue.items.insert(number, (cost, item));
             queue.share = share;
             return number;
         }
         let back = self.past.remove(owner).unwrap_or_default().max(self.now);
-        let queue = Queue { items: BTreeMap::from([(number, item)]), share, place: (back, number) };
+        let queue = Queue { items: BTreeMap::from([(number, (cost, item))]), share, place: (back, number) };
         self.by_owner.insert(owner.to_owned(), queue);
         self.order.insert((back, number, owner.to_owned()));
         number
@@ -112,16 +122,31 @@ impl<T> Turns<T> {
         })
     }
 
+    /// The next item.
+    pub fn pop(&mut self) -> Option<T> {
+        let place = self.order.first()?.clone();
+        Some(self.take(place)?.0)
+    }
+
     /// The next item of an owner for whom another thread may be at work; [`Self::done`] ends that.
-    pub(crate) fn pop(&mut self, each: Each, now: Instant) -> Option<Turn<T>> {
+    pub(crate) fn start(&mut self, each: Each, now: Instant) -> Option<Turn<T>> {
         let place = self.order.iter().find(|(_, _, owner)| self.room(owner, each, now) > 0)?.clone();
+        let (item, owner) = self.take(place)?;
+        // if nobody waits, there is nobody for whom it would have to stand back
+        self.forget();
+        self.at_work.entry(owner.clone()).or_default().push(now);
+        Some(Turn { item, owner, began: now })
+    }
+
+    /// The first item of the owner who has this place.
+    fn take(&mut self, place: (u64, u64, String)) -> Option<(T, String)> {
         self.order.remove(&place);
         let (back, _, owner) = place;
         let queue = self.by_owner.get_mut(&owner)?;
-        let (_, item) = queue.items.pop_first()?;
+        let (_, (cost, item)) = queue.items.pop_first()?;
         self.len -= 1;
         self.now = self.now.max(back);
-        let back = back.saturating_add(STRIDE / u64::from(queue.share.hundredths()));
+        let back = back.saturating_add(stride(queue.share, cost));
         match queue.items.is_empty() {
             true => {
                 self.by_owner.remove(&owner);
@@ -133,12 +158,33 @@ impl<T> Turns<T> {
                 self.next += 1;
             }
         }
-        if self.order.is_empty() {
-            // nobody waits for whom it would have to stand back
-            self.past.clear();
+        Some((item, owner))
+    }
+
+    /// Puts an owner back, as for another item with this cost.
+    pub fn charge(&mut self, owner: &str, share: Share, cost: u64) {
+        let more = stride(share, cost);
+        match self.by_owner.get_mut(owner) {
+            Some(queue) => {
+                let (back, since) = queue.place;
+                queue.place.0 = back.saturating_add(more);
+                let place = (queue.place.0, since, owner.to_owned());
+                self.order.remove(&(back, since, owner.to_owned()));
+                self.order.insert(place);
+            }
+            None => {
+                let back = self.past.get(owner).copied().unwrap_or_default().max(self.now);
+                self.remember(owner, back.saturating_add(more));
+            }
         }
-        self.at_work.entry(owner.clone()).or_default().push(now);
-        Some(Turn { item, owner, began: now })
+    }
+
+    /// Forgets all turns so far, if nothing is queued.
+    pub fn forget(&mut self) {
+        if self.is_empty() {
+            self.past.clear();
+            self.now = 0;
+        }
     }
 
     /// A thread has done its work for an item.
@@ -153,9 +199,9 @@ impl<T> Turns<T> {
     }
 
     /// Takes an item out, if its turn has not come.
-    pub(crate) fn remove(&mut self, owner: &str, number: u64) -> Option<T> {
+    pub fn remove(&mut self, owner: &str, number: u64) -> Option<T> {
         let queue = self.by_owner.get_mut(owner)?;
-        let item = queue.items.remove(&number)?;
+        let (_, item) = queue.items.remove(&number)?;
         self.len -= 1;
         if queue.items.is_empty() {
             let (back, since) = queue.place;
@@ -167,11 +213,17 @@ impl<T> Turns<T> {
     }
 
     fn remember(&mut self, owner: &str, back: u64) {
-        if self.past.len() > CLEANUP_SIZE {
+        if self.past.len() > self.cleanup_size {
             self.past.retain(|_, back| *back > self.now);
+            self.cleanup_size = CLEANUP_SIZE.max(2 * self.past.len());
         }
         self.past.insert(owner.to_owned(), back);
     }
+}
+
+/// How far a turn puts back.
+fn stride(share: Share, cost: u64) -> u64 {
+    (STRIDE / u64::from(share.hundredths())).saturating_mul(cost)
 }
 
 #[cfg(test)]
@@ -184,17 +236,14 @@ mod tests {
 
     fn fill(turns: &mut Turns<()>, owner: &str, share: Share) {
         for _ in 0..1000 {
-            turns.push(owner, share, ());
+            turns.push(owner, share, 1, ());
         }
     }
 
-    const ANY: Each = Each { at_once: usize::MAX, in_all: usize::MAX };
-
     /// Whose turn it is.
     fn next(turns: &mut Turns<()>) -> Option<String> {
-        let ((), turn) = turns.pop(ANY, Instant::now())?.split();
-        turns.done(&turn);
-        Some(turn.0)
+        let (_, _, owner) = turns.order.first()?.clone();
+        turns.pop().map(|()| owner)
     }
 
     /// How many of so many turns each owner got, if all that is queued is enough for them.
@@ -218,13 +267,23 @@ mod tests {
     }
 
     #[test]
+    fn turns_are_as_rare_as_they_are_costly() {
+        let mut turns = Turns::default();
+        for _ in 0..1000 {
+            turns.push("a", Share::default(), 1, ());
+            turns.push("b", share("2"), 10, ());
+        }
+        assert_eq!(count(&mut turns, 600), [500, 100, 0]);
+    }
+
+    #[test]
     fn one_that_queues_item_by_item_gets_no_more_than_its_share() {
         let mut turns = Turns::default();
         fill(&mut turns, "a", share("1"));
         let mut of_b = 0;
         for _ in 0..1000 {
             if !turns.by_owner.contains_key("b") {
-                turns.push("b", share("0.25"), ());
+                turns.push("b", share("0.25"), 1, ());
             }
             of_b += usize::from(next(&mut turns).unwrap() == "b");
         }
@@ -245,14 +304,27 @@ mod tests {
         let mut turns = Turns::default();
         for round in 0..1000 {
             let owner = format!("owner {round}");
-            let number = turns.push(&owner, Share::default(), ());
+            let number = turns.push(&owner, Share::default(), 1, ());
             assert_eq!(turns.remove(&owner, number), Some(()));
-            turns.push(&owner, Share::default(), ());
+            turns.push(&owner, Share::default(), 1, ());
             assert_eq!(next(&mut turns), Some(owner));
         }
-        assert!(turns.order.is_empty() && turns.by_owner.is_empty() && turns.len() == 0);
+        assert!(turns.order.is_empty() && turns.by_owner.is_empty() && turns.is_empty());
+        assert!(turns.pop().is_none());
+        turns.forget();
+        assert!(turns.past.is_empty());
+    }
+
+    #[test]
+    fn owners_whose_turn_has_passed_are_forgotten() {
+        let mut turns = Turns::default();
+        fill(&mut turns, "a", share("1"));
+        for round in 0..500 {
+            turns.push(&format!("owner {round}"), Share::default(), 1, ());
+            next(&mut turns);
+            next(&mut turns);
+        }
         assert!(turns.past.len() <= CLEANUP_SIZE + 1, "{}", turns.past.len());
-        assert!(turns.pop(ANY, Instant::now()).is_none());
     }
 
     #[test]
@@ -260,11 +332,11 @@ mod tests {
         let each = Each { at_once: 2, in_all: 3 };
         let mut turns = Turns::default();
         fill(&mut turns, "a", share("1"));
-        turns.push("b", share("1"), ());
+        turns.push("b", share("1"), 1, ());
         let mut at_work = Vec::new();
         let mut owners = Vec::new();
         let now = Instant::now();
-        while let Some(turn) = turns.pop(each, now) {
+        while let Some(turn) = turns.start(each, now) {
             let ((), turn) = turn.split();
             owners.push(turn.0.clone());
             at_work.push(turn);
@@ -273,8 +345,8 @@ mod tests {
         assert!(!turns.has_more_than(0, each, now));
         let later = now + HELD_UP;
         assert!(turns.has_more_than(0, each, later) && !turns.has_more_than(1, each, later));
-        let (_, third) = turns.pop(each, later).unwrap().split();
-        assert!(turns.pop(each, later).is_none(), "as many as there may be in all");
+        let (_, third) = turns.start(each, later).unwrap().split();
+        assert!(turns.start(each, later).is_none(), "as many as there may be in all");
         at_work.iter().chain([&third]).for_each(|turn| turns.done(turn));
         assert!(turns.at_work.is_empty() && turns.has_more_than(1, each, later));
     }

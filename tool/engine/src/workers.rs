@@ -175,7 +175,7 @@ impl Pool {
     /// Returns its number in the queue.
     fn queue(self: &Arc<Self>, owner: &str, share: Share, job: Job) -> u64 {
         let mut state = self.state();
-        let number = state.queue.push(owner, share, job);
+        let number = state.queue.push(owner, share, 1, job);
         // one waits for work that is held up now
         let lacks = state.idle == 0 || state.queue.has_more_than(state.idle, self.each, Instant::now());
         let grow = lacks && state.threads < self.max;
@@ -222,7 +222,7 @@ impl Pool {
     fn next(self: &Arc<Self>) -> Option<Turn<Job>> {
         let mut state = self.state();
         loop {
-            if let Some(next) = state.queue.pop(self.each, Instant::now()) {
+            if let Some(next) = state.queue.start(self.each, Instant::now()) {
                 let lacks_watcher = self.may_be_held_up(&state) && !state.is_watched;
                 let grow = lacks_watcher && state.idle == 0 && state.threads < self.max;
                 if grow {
