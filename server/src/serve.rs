@@ -36,7 +36,7 @@ use crate::forward::Forwards;
 use crate::handshake::{HandshakeError, handshake};
 use crate::http2::connection::{self, Shared};
 use crate::http2::preface::PendingAdmission;
-use crate::http2::turns::ResponseTurns;
+use crate::http2::turns::BodyTurns;
 use crate::invalid::InvalidSetting;
 use crate::listen::connection_limiter::ConnectionLimiter;
 use crate::listen::pending::{PendingConnection, PendingConnections};
@@ -139,7 +139,7 @@ pub async fn serve(
         named_commands: config.named_commands()?,
         approvals: Approvals::default(),
         receipts: Receipts::open(config.receipt_key.as_deref())?,
-        response_turns: ResponseTurns::new(config.worker_threads),
+        body_turns: BodyTurns::new(config.worker_threads),
         metrics: metrics.clone(),
         traces: traces.clone(),
     };
@@ -328,7 +328,7 @@ impl Connections {
             routes,
             call_limiter: CallLimiter::new(config.max_calls_per_identity),
             request_memory: RequestMemory::new(config.request_limits()),
-            response_turns: stack.response_turns.clone(),
+            body_turns: stack.body_turns.clone(),
             audit: stack.audit.clone(),
             metrics: stack.metrics.clone(),
             goaway: CancellationToken::new(),

@@ -27,7 +27,7 @@ use crate::approvals::Approvals;
 use crate::audit::{Audit, Operation};
 use crate::call::caller::Caller;
 use crate::call::{Call, Rpc};
-use crate::http2::turns::ResponseTurns;
+use crate::http2::turns::BodyTurns;
 use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::named_command::{NamedCommands, Resolved};
@@ -48,7 +48,7 @@ pub(crate) struct Stack {
     pub(crate) named_commands: NamedCommands,
     pub(crate) approvals: Approvals,
     pub(crate) receipts: Receipts,
-    pub(crate) response_turns: ResponseTurns,
+    pub(crate) body_turns: BodyTurns,
     pub(crate) metrics: Metrics,
     pub(crate) traces: Traces,
 }

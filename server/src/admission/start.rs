@@ -107,7 +107,7 @@ impl Guarded {
         };
         let holder: Box<dyn ExecutionObserver> = Box::new(ReservationHolder { reservation, kept });
         let share = decision.allowance.share.unwrap_or_default();
-        self.stack.response_turns.set_share(&self.call.caller.identity, share);
+        self.stack.body_turns.set_share(&self.call.caller.identity, share);
         let grant = Grant {
             identity: permission.owner().to_owned(),
             id: Some(id),

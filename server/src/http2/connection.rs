@@ -28,7 +28,7 @@ use crate::http2::loss::{Link, LossReport, Observed, Reported};
 use crate::http2::message;
 use crate::http2::message::Limited;
 use crate::http2::preface::{PendingAdmission, PrefaceTimeout};
-use crate::http2::turns::ResponseTurns;
+use crate::http2::turns::{BodyTurns, InTurns};
 use crate::metrics::{Metrics, Refusal};
 use crate::request_memory::RequestMemory;
 
@@ -47,7 +47,7 @@ pub(crate) struct Shared {
     pub(crate) routes: Routes,
     pub(crate) call_limiter: CallLimiter,
     pub(crate) request_memory: RequestMemory,
-    pub(crate) response_turns: ResponseTurns,
+    pub(crate) body_turns: BodyTurns,
     pub(crate) audit: Audit,
     pub(crate) metrics: Metrics,
     /// Open calls may complete; new ones are refused.
@@ -58,12 +58,13 @@ pub(crate) struct Shared {
 /// certificate is no longer valid new calls are refused, and open ones are ended (`permission`).
 pub(crate) async fn serve(peer: Peer, admission: PendingAdmission, shared: Shared) {
     let Peer { caller, io } = peer;
-    let Shared { routes, call_limiter, request_memory, response_turns, audit, metrics, goaway } = shared;
+    let Shared { routes, call_limiter, request_memory, body_turns, audit, metrics, goaway } = shared;
     let account = request_memory.of(&caller.identity);
-    let turns = response_turns.of(&caller.identity);
+    let turns = body_turns.of(&caller.identity);
     let link = Link::new();
     let observed = Arc::clone(&link);
-    let service = service_fn(move |mut request: Request<Incoming>| {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let mut request = request.map(|body| turns.carry(body));
         let refusal = caller.check().err();
         let observed = Arc::clone(&link);
         let call = ConnectionState::observed(move || observed.is_live());
@@ -97,7 +98,7 @@ pub(crate) async fn serve(peer: Peer, admission: PendingAdmission, shared: Share
         };
         async move {
             let response = Reported::new(Box::pin(answer), report).await;
-            Ok::<_, Infallible>(response.map(|body| Reported::new(turns.send(body), answered)))
+            Ok::<_, Infallible>(response.map(|body| Reported::new(turns.carry(body), answered)))
         }
     });
     let io = Observed { io: PrefaceTimeout::new(io, PREFACE_TIMEOUT, admission), link: observed };
@@ -116,7 +117,7 @@ pub(crate) async fn serve(peer: Peer, admission: PendingAdmission, shared: Share
 }
 
 /// The response of the service, within the call's deadline.
-async fn answer(routes: Routes, mut request: Request<Limited<Incoming>>) -> Response<Body> {
+async fn answer(routes: Routes, mut request: Request<Limited<InTurns<Incoming>>>) -> Response<Body> {
     let deadline = match Deadline::of(request.headers()) {
         Ok(deadline) => deadline,
         Err(malformed) => return body::of(malformed.into_http()),

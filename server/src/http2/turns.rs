@@ -1,8 +1,10 @@
-//! Responses in turns: how much of the agent's time one caller gets does not depend on how many streams another one has.
+//! Requests and responses in turns: how much of the agent's time one caller gets does not depend on how many streams another one
+//! has.
 //!
-//! The agent's threads poll all tasks that are ready, pass by pass. While several callers have open responses, only so much is
-//! sent in a pass; the rest is queued for the next one, and callers take turns. No pass waits for anything, so time that one
-//! caller does not use is another's.
+//! The agent's threads poll all tasks that are ready, pass by pass. While several callers have open calls, only so much is
+//! carried in a pass; the rest is queued for the next one, and callers take turns. No pass waits for anything, so time that one
+//! caller does not use is another's. What is not read of a request yet fills its flow-control window, and then stays with the
+//! caller.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -18,19 +20,19 @@ use crate::identity::Identity;
 
 /// A frame takes about as long as this many bytes more in a larger one.
 const FRAME_COST: u64 = 16 * 1024;
-/// What a stream may send in its turn: two large frames. More at once takes less time in all, and lets others wait longer.
+/// What is carried of a stream in its turn: two large frames. More at once takes less time in all, and lets others wait longer.
 const TURN_COST: u64 = 2 * (64 * 1024 + FRAME_COST);
 /// Only behind a frame of at least this size more is expected in the same turn.
 const LARGE_FRAME_BYTES: usize = 16 * 1024;
 
 /// The turns of all callers; clones share them.
 #[derive(Clone)]
-pub(crate) struct ResponseTurns(Arc<Shared>);
+pub(crate) struct BodyTurns(Arc<Shared>);
 
 struct Shared {
-    /// What is sent in a pass: a turn for each thread.
+    /// What is carried in a pass: a turn for each thread.
     pass_cost: u64,
-    /// How many callers have open responses.
+    /// How many callers have open bodies.
     callers: AtomicUsize,
     state: Mutex<State>,
     each: Mutex<HashMap<Identity, Weak<CallerTurns>>>,
@@ -41,9 +43,9 @@ struct State {
     waiting: Turns<Waiting>,
     /// The number of the current pass.
     pass: u64,
-    /// What was sent in it, or may be.
+    /// What was carried in it, or may be.
     cost: u64,
-    /// A task begins the passes: [`ResponseTurns::drive`].
+    /// A task begins the passes: [`BodyTurns::drive`].
     is_driven: bool,
 }
 
@@ -53,7 +55,7 @@ struct Waiting {
     turn: oneshot::Sender<Turn>,
 }
 
-/// What a stream may send without queueing, in one pass.
+/// What a stream may carry without queueing, in one pass.
 #[derive(Clone, Copy, Default)]
 struct Turn {
     pass: u64,
@@ -62,14 +64,14 @@ struct Turn {
 
 /// The turns of one caller.
 pub(crate) struct CallerTurns {
-    all: ResponseTurns,
+    all: BodyTurns,
     identity: Identity,
     share: Mutex<Share>,
-    /// How many responses are open.
+    /// How many bodies are open.
     open: AtomicUsize,
 }
 
-impl ResponseTurns {
+impl BodyTurns {
     /// For an agent with this many threads.
     pub(crate) fn new(threads: usize) -> Self {
         let pass_cost = TURN_COST.saturating_mul(threads as u64);
@@ -121,15 +123,15 @@ impl ResponseTurns {
 }
 
 impl CallerTurns {
-    /// Sends this body in turns.
-    pub(crate) fn send<B: Body>(self: &Arc<Self>, body: B) -> InTurns<B> {
+    /// Carries this body in turns.
+    pub(crate) fn carry<B: Body>(self: &Arc<Self>, body: B) -> InTurns<B> {
         if self.open.fetch_add(1, Ordering::Relaxed) == 0 {
             self.all.0.callers.fetch_add(1, Ordering::Relaxed);
         }
         InTurns { body, turns: Opened(Arc::clone(self)), turn: Turn::default(), waiting: None }
     }
 
-    /// `None`: a frame of this size may be sent now.
+    /// `None`: a frame of this size may be carried now.
     fn queue(self: &Arc<Self>, bytes: usize, turn: &mut Turn) -> Option<Place> {
         if self.all.0.callers.load(Ordering::Relaxed) < 2 {
             return None;
@@ -154,7 +156,7 @@ impl CallerTurns {
     }
 }
 
-/// Counts a response, until this is dropped.
+/// Counts a body, until this is dropped.
 struct Opened(Arc<CallerTurns>);
 
 impl Drop for Opened {
@@ -179,7 +181,7 @@ impl Drop for Place {
     }
 }
 
-/// A body whose frames are sent in turns.
+/// A body whose frames are carried in turns.
 pub(crate) struct InTurns<B: Body> {
     body: B,
     turns: Opened,
@@ -258,24 +260,24 @@ mod tests {
         }
     }
 
-    async fn send(body: &mut InTurns<Frames>) -> u64 {
+    async fn next(body: &mut InTurns<Frames>) -> u64 {
         let frame = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await;
         frame.unwrap().unwrap().into_data().unwrap().len() as u64
     }
 
     /// Two callers: the share, the number of streams and the size of the frames of each. Which part of all bytes is the second's.
     async fn part_of_second(callers: [(&str, usize, usize); 2]) -> f64 {
-        let all = ResponseTurns::new(1);
+        let all = BodyTurns::new(1);
         let sent: Arc<[AtomicU64; 2]> = Arc::default();
         let mut streams = tokio::task::JoinSet::new();
         for (number, (share, count, bytes)) in callers.into_iter().enumerate() {
             let turns = all.of(&Identity::from_cid(number as u32));
             all.set_share(&turns.identity, Share::parse(share).unwrap());
             for _ in 0..count {
-                let (mut body, sent) = (turns.send(Frames(bytes)), Arc::clone(&sent));
+                let (mut body, sent) = (turns.carry(Frames(bytes)), Arc::clone(&sent));
                 streams.spawn(async move {
                     loop {
-                        sent[number].fetch_add(send(&mut body).await, Ordering::Relaxed);
+                        sent[number].fetch_add(next(&mut body).await, Ordering::Relaxed);
                     }
                 });
             }
@@ -316,15 +318,15 @@ mod tests {
 
     #[tokio::test]
     async fn who_goes_away_is_not_waited_for() {
-        let all = ResponseTurns::new(1);
+        let all = BodyTurns::new(1);
         let [first, second] = [1, 2].map(|number| all.of(&Identity::from_cid(number)));
-        let mut staying = first.send(Frames(LARGE));
-        let mut leaving: Vec<_> = (0..100).map(|_| second.send(Frames(LARGE))).collect();
-        let waiting = leaving.iter_mut().filter_map(|body| send(body).now_or_never().is_none().then_some(())).count();
+        let mut staying = first.carry(Frames(LARGE));
+        let mut leaving: Vec<_> = (0..100).map(|_| second.carry(Frames(LARGE))).collect();
+        let waiting = leaving.iter_mut().filter_map(|body| next(body).now_or_never().is_none().then_some(())).count();
         assert!(waiting > 90, "{waiting}");
         drop(leaving);
         for _ in 0..100 {
-            send(&mut staying).await;
+            next(&mut staying).await;
         }
         assert!(lock(&all.0.state).waiting.is_empty());
         drop(second);
@@ -334,12 +336,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_caller_who_is_alone_never_waits() {
-        let all = ResponseTurns::new(1);
+        let all = BodyTurns::new(1);
         let turns = all.of(&Identity::from_cid(1));
-        let mut bodies = [turns.send(Frames(LARGE)), turns.send(Frames(LARGE))];
+        let mut bodies = [turns.carry(Frames(LARGE)), turns.carry(Frames(LARGE))];
         for _ in 0..1000 {
             for body in &mut bodies {
-                assert_eq!(send(body).now_or_never(), Some(LARGE as u64));
+                assert_eq!(next(body).now_or_never(), Some(LARGE as u64));
             }
         }
     }

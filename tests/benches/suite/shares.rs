@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use telexec_client::RemoteExecutor;
-use telexec_executor::{Command, Event, Executor};
+use telexec_executor::{Command, Event, Executor, Input};
 use telexec_tests::{Agent, Certs, Leaf, Pair, bench_agent, percentile};
 use tokio::runtime::Builder;
 
@@ -17,6 +18,8 @@ use crate::table::{Row, Table, Unit};
 use crate::{Plan, Result};
 
 const ARGV: [&str; 1] = ["/bin/true"];
+/// A call that writes input has so much.
+const INPUT_BYTES: usize = 1024 * 1024;
 
 /// `/bin/true` of one caller alone and beside 64 of another, and the part of all commands and bytes that one gets who wants fewer.
 pub(crate) async fn shares(plan: &Plan, table: &mut Table) -> Result<()> {
@@ -26,19 +29,23 @@ pub(crate) async fn shares(plan: &Plan, table: &mut Table) -> Result<()> {
         let [alice, bob] = ["alice", "bob"].map(|name| certs.ca.issue(Leaf::client(name)));
         let machine = agent.connect_as(&bob).await.executor();
         let [alone, alone_99] = delays(plan, &machine).await?;
-        let flood = Load::new(&agent, &alice, Kind::Commands, 64);
-        let [beside, beside_99] = delays(plan, &machine).await?;
-        flood.end();
         let mut row = Row::new(format!("true alone: {name}"), Unit::Microseconds, alone);
         row.p99 = Some(alone_99);
         table.add(row);
-        let row = Row::new(format!("beside 64 of another: {name}"), Unit::Microseconds, beside);
-        let mut row = row.beside("true alone", alone);
-        row.p99 = Some(beside_99);
-        table.add(row);
-        for (what, kind, [of_alice, of_bob]) in
-            [("commands, 8 beside 64", Kind::Commands, [64, 8]), ("bytes, 1 stream beside 50", Kind::Bytes, [50, 1])]
-        {
+        for (what, kind, in_flight) in [("64", Kind::Commands, 64), ("50 streams", Kind::Output, 50)] {
+            let flood = Load::new(&agent, &alice, kind, in_flight);
+            let [beside, beside_99] = delays(plan, &machine).await?;
+            flood.end();
+            let row = Row::new(format!("beside {what} of another: {name}"), Unit::Microseconds, beside);
+            let mut row = row.beside("true alone", alone);
+            row.p99 = Some(beside_99);
+            table.add(row);
+        }
+        for (what, kind, [of_alice, of_bob]) in [
+            ("commands, 8 beside 64", Kind::Commands, [64, 8]),
+            ("output, 1 stream beside 50", Kind::Output, [50, 1]),
+            ("input, 4 streams beside 50", Kind::Input, [50, 4]),
+        ] {
             let loads = [(&alice, of_alice), (&bob, of_bob)].map(|(pair, count)| Load::new(&agent, pair, kind, count));
             tokio::time::sleep(Duration::from_secs(if plan.short { 1 } else { 8 })).await;
             let [all, own] = loads.map(Load::end);
@@ -63,7 +70,8 @@ async fn delays(plan: &Plan, machine: &RemoteExecutor) -> Result<[f64; 2]> {
 #[derive(Clone, Copy)]
 enum Kind {
     Commands,
-    Bytes,
+    Output,
+    Input,
 }
 
 /// A caller in a thread of its own, with so much in flight.
@@ -103,13 +111,23 @@ async fn load(machine: &RemoteExecutor, kind: Kind, ends: &AtomicBool, done: &At
                 let ran = there(machine, &ARGV).await;
                 done.fetch_add(u64::from(ran.is_ok()), Ordering::Relaxed);
             }
-            Kind::Bytes => {
+            Kind::Output => {
                 let Ok(command) = Command::argv(["cat", "/dev/zero"]).build() else { return };
                 let Ok(mut execution) = machine.execute(command).await else { return };
                 while !ends.load(Ordering::Relaxed) {
                     if let Some(Ok(Event::Output(output))) = execution.next().await {
                         done.fetch_add(output.data.len() as u64, Ordering::Relaxed);
                     }
+                }
+            }
+            Kind::Input => {
+                let discard = Command::shell("cat > /dev/null").accepts_input(true).build();
+                let Ok(command) = discard else { return };
+                let Ok(execution) = machine.execute(command).await else { return };
+                let data = Bytes::from_static(&[0; INPUT_BYTES]);
+                while !ends.load(Ordering::Relaxed) {
+                    let written = machine.write_input(execution.id(), Input { data: data.clone(), ..Input::default() });
+                    done.fetch_add(if written.await.is_ok() { INPUT_BYTES as u64 } else { 0 }, Ordering::Relaxed);
                 }
             }
         }
