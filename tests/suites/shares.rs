@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::cli::troubleshooting::shows;
 use crate::conformance::Machine;
 use crate::conformance::spooling::{ended, numbers, replayed};
+use futures_util::future::join_all;
 use telexec_client::RemoteExecutor;
 use telexec_executor::{Command, Executor, ExecutorError};
 use telexec_tests::{Agent, AgentBuilder, Certs, Hierarchy, Leaf, is_root, run, until, until_output, within};
@@ -79,6 +80,24 @@ async fn one_caller_may_run_three_quarters_of_all() {
     until_output(&mut start(&bob).await.unwrap(), "ready\n").await;
     running.pop();
     until("there is room again", async || start(&alice).await.is_ok()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_callers_send_and_receive_at_once_is_whole() {
+    let (_agent, alice, bob) = alice_and_bob(Agent::builder()).await;
+    let text = |caller: usize, stream: usize| {
+        let lines = (0..200_000).map(|line| format!("{caller} {stream} {line}\n"));
+        lines.collect::<String>().into_bytes()
+    };
+    let streams = [&alice, &bob].into_iter().enumerate().flat_map(|(caller, machine)| {
+        (0..6).map(move |stream| async move {
+            let text = text(caller, stream);
+            let outcome = run(machine, Command::argv(["cat"]).stdin(text.clone())).await.unwrap();
+            assert!(outcome.stdout == text, "caller {caller}, stream {stream}: {} bytes", outcome.stdout.len());
+            assert_eq!(outcome.exited.stdout.bytes, text.len() as u64);
+        })
+    });
+    join_all(streams).await;
 }
 
 #[test]

@@ -192,7 +192,7 @@ impl Pool {
 
     /// More may be done when what is at work now turns out to be held up.
     fn may_be_held_up(&self, state: &State) -> bool {
-        self.each.at_once < self.each.in_all && state.queue.len() > 0
+        self.each.at_once < self.each.in_all && !state.queue.is_empty()
     }
 
     /// Starts a thread that is counted already. Without it the others do the work.
@@ -253,7 +253,7 @@ impl Pool {
             state = waited;
             state.idle -= 1;
             state.is_watched &= !watches;
-            if timed_out && !watches && state.threads > self.core && state.queue.len() == 0 {
+            if timed_out && !watches && state.threads > self.core && state.queue.is_empty() {
                 state.threads -= 1;
                 return None;
             }
