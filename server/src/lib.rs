@@ -26,6 +26,7 @@ mod http2;
 mod identity;
 mod invalid;
 mod listen;
+mod lock;
 pub mod logging;
 mod metrics;
 mod named_command;

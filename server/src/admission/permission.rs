@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use futures_util::stream::Skip;
@@ -15,6 +15,7 @@ use tracing::{Instrument, info};
 use crate::admission::Stack;
 use crate::audit::Operation;
 use crate::call::{Call, Rpc};
+use crate::lock::lock;
 use crate::policy::{Decision, Detail, Facts, FileUse, PortUse, Subject};
 use crate::reload::{Changes, Watched};
 use crate::request_memory::Reservation;
@@ -317,9 +318,4 @@ impl Stream for Limited {
         }
         Poll::Ready(event)
     }
-}
-
-/// A panic while the lock was held leaves nothing half done here.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

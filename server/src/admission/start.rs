@@ -106,8 +106,10 @@ impl Guarded {
             false => self.stack.receipts.observer(&self.call, &id, &command, &decision),
         };
         let holder: Box<dyn ExecutionObserver> = Box::new(ReservationHolder { reservation, kept });
-        let share = decision.allowance.share.unwrap_or_default();
-        self.stack.body_turns.set_share(&self.call.caller.identity, share);
+        if !decision.repeats {
+            let share = decision.allowance.share.unwrap_or_default();
+            self.stack.body_turns.set_share(&self.call.caller.identity, share);
+        }
         let grant = Grant {
             identity: permission.owner().to_owned(),
             id: Some(id),

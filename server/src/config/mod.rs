@@ -364,6 +364,11 @@ impl Config {
         if self.agent_user.is_some() && self.containment.is_some_and(|asked| asked != ContainmentKind::CgroupV2) {
             return invalid("agent_user requires containment = \"cgroup-v2\"");
         }
+        if self.require_containment.is_some() && self.containment == Some(ContainmentKind::ProcessGroup) {
+            return invalid(
+                "containment = \"process-group\" is weaker than require_containment allows: omit one of them",
+            );
+        }
         if !(1..=1024).contains(&self.worker_threads) {
             return invalid("worker_threads must be 1 to 1024");
         }

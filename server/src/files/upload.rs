@@ -1,7 +1,7 @@
 //! Writing a file, by one call or by several: an upload that loses its call is kept for a while, with its process.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,6 +18,7 @@ use super::session::{Session, unexpected};
 use super::wire::{Answered, Asked};
 use crate::admission::Stack;
 use crate::call::Call;
+use crate::lock::lock;
 
 /// An upload with more zeros in holes is not kept for another call: its process may still be digesting them, which costs the
 /// caller nothing.
@@ -339,9 +340,4 @@ impl Drop for Taken {
 
 fn superseded() -> ExecutorError {
     ExecutorError::FailedPrecondition { reason: "another call continues this upload".to_owned() }
-}
-
-/// A panic while the lock was held leaves nothing half done here.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -63,8 +63,7 @@ pub(crate) async fn serve(peer: Peer, admission: PendingAdmission, shared: Share
     let turns = body_turns.of(&caller.identity);
     let link = Link::new();
     let observed = Arc::clone(&link);
-    let service = service_fn(move |request: Request<Incoming>| {
-        let mut request = request.map(|body| turns.carry(body));
+    let service = service_fn(move |mut request: Request<Incoming>| {
         let refusal = caller.check().err();
         let observed = Arc::clone(&link);
         let call = ConnectionState::observed(move || observed.is_live());
@@ -75,6 +74,7 @@ pub(crate) async fn serve(peer: Peer, admission: PendingAdmission, shared: Share
         let (routes, account, metrics) = (routes.clone(), account.clone(), metrics.clone());
         let (audit, caller) = (audit.clone(), Arc::clone(&caller));
         let (answered, turns) = (report.clone(), Arc::clone(&turns));
+        let of_request = Arc::clone(&turns);
         let answer = async move {
             let permit = match permit {
                 Ok(permit) => permit,
@@ -90,7 +90,10 @@ pub(crate) async fn serve(peer: Peer, admission: PendingAdmission, shared: Share
                     (body::of(error_to_status(&refusal).into_http()), None)
                 }
                 None => match message::admit(request, &account, metrics) {
-                    Some((request, reservation)) => (answer(routes, request).await, Some(reservation)),
+                    Some((request, reservation)) => {
+                        let request = request.map(|body| of_request.carry(body));
+                        (answer(routes, request).await, Some(reservation))
+                    }
                     None => (body::of(message::unsupported()), None),
                 },
             };
@@ -117,7 +120,7 @@ pub(crate) async fn serve(peer: Peer, admission: PendingAdmission, shared: Share
 }
 
 /// The response of the service, within the call's deadline.
-async fn answer(routes: Routes, mut request: Request<Limited<InTurns<Incoming>>>) -> Response<Body> {
+async fn answer(routes: Routes, mut request: Request<InTurns<Limited<Incoming>>>) -> Response<Body> {
     let deadline = match Deadline::of(request.headers()) {
         Ok(deadline) => deadline,
         Err(malformed) => return body::of(malformed.into_http()),

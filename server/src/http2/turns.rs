@@ -1,15 +1,14 @@
 //! Requests and responses in turns: how much of the agent's time one caller gets does not depend on how many streams another one
 //! has.
 //!
-//! The agent's threads poll all tasks that are ready, pass by pass. While several callers have open calls, only so much is
-//! carried in a pass; the rest is queued for the next one, and callers take turns. No pass waits for anything, so time that one
-//! caller does not use is another's. What is not read of a request yet fills its flow-control window, and then stays with the
-//! caller.
+//! While several callers have open calls, only so many bytes are carried in a round, in which the agent's threads poll the tasks that
+//! are ready. The rest is queued for the next round, and callers take turns. A round waits for nothing else, so time that one
+//! caller does not use is another's. Requests that are not read fill their flow-control windows, and the caller waits.
 
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, ready};
 
 use hyper::body::{Body, Buf, Frame, SizeHint};
@@ -17,49 +16,64 @@ use telexec_engine::{Share, Turns};
 use tokio::sync::oneshot;
 
 use crate::identity::Identity;
+use crate::lock::lock;
 
-/// A frame takes about as long as this many bytes more in a larger one.
-const FRAME_COST: u64 = 16 * 1024;
-/// What is carried of a stream in its turn: two large frames. More at once takes less time in all, and lets others wait longer.
-const TURN_COST: u64 = 2 * (64 * 1024 + FRAME_COST);
-/// Only behind a frame of at least this size more is expected in the same turn.
+/// The fixed cost of a turn, in bytes that would take as long: tasks are woken, and the system is called.
+const TURN_COST: u64 = 16 * 1024;
+/// The fixed cost of a further frame in it.
+const FRAME_COST: u64 = 1024;
+/// What a stream may carry in its turn: two large frames. More is more efficient, but others wait longer.
+const QUANTUM: u64 = TURN_COST + 2 * (64 * 1024 + FRAME_COST);
+/// A smaller frame usually ends what a stream has ready, so nothing is reserved behind it.
 const LARGE_FRAME_BYTES: usize = 16 * 1024;
+/// But this may be carried: HTTP/2's implementations end a connection of which many small frames wait.
+const SMALL_QUANTUM: u64 = 16 * FRAME_COST;
+/// The shares of this many callers without a connection are remembered.
+const MAX_REMEMBERED_SHARES: usize = 4096;
 
 /// The turns of all callers; clones share them.
 #[derive(Clone)]
 pub(crate) struct BodyTurns(Arc<Shared>);
 
 struct Shared {
-    /// What is carried in a pass: a turn for each thread.
-    pass_cost: u64,
+    /// What is carried in a round: a quantum for each thread.
+    round_cost: u64,
     /// How many callers have open bodies.
     callers: AtomicUsize,
     state: Mutex<State>,
-    each: Mutex<HashMap<Identity, Weak<CallerTurns>>>,
+    each: Mutex<HashMap<Identity, Known>>,
 }
 
 #[derive(Default)]
 struct State {
     waiting: Turns<Waiting>,
-    /// The number of the current pass.
-    pass: u64,
+    /// The number of the current round.
+    round: u64,
     /// What was carried in it, or may be.
     cost: u64,
-    /// A task begins the passes: [`BodyTurns::drive`].
+    /// A task begins the rounds: [`BodyTurns::drive`].
     is_driven: bool,
 }
 
 /// A frame in the queue.
 struct Waiting {
-    bytes: usize,
-    turn: oneshot::Sender<Turn>,
+    is_large: bool,
+    cost: u64,
+    turn: oneshot::Sender<Quantum>,
 }
 
-/// What a stream may carry without queueing, in one pass.
+/// What a stream may carry without queueing, in one round.
 #[derive(Clone, Copy, Default)]
-struct Turn {
-    pass: u64,
+struct Quantum {
+    round: u64,
     left: u64,
+}
+
+/// A caller who has a connection, or a share other than the default.
+#[derive(Default)]
+struct Known {
+    turns: Weak<CallerTurns>,
+    share: Share,
 }
 
 /// The turns of one caller.
@@ -74,51 +88,70 @@ pub(crate) struct CallerTurns {
 impl BodyTurns {
     /// For an agent with this many threads.
     pub(crate) fn new(threads: usize) -> Self {
-        let pass_cost = TURN_COST.saturating_mul(threads as u64);
+        let round_cost = QUANTUM.saturating_mul(threads as u64);
         let callers = AtomicUsize::new(0);
-        Self(Arc::new(Shared { pass_cost, callers, state: Mutex::default(), each: Mutex::default() }))
+        Self(Arc::new(Shared { round_cost, callers, state: Mutex::default(), each: Mutex::default() }))
     }
 
     /// Those of one identity, over all of its connections.
     pub(crate) fn of(&self, identity: &Identity) -> Arc<CallerTurns> {
         let mut each = lock(&self.0.each);
-        if let Some(known) = each.get(identity).and_then(Weak::upgrade) {
-            return known;
+        let known = each.get(identity);
+        if let Some(turns) = known.and_then(|known| known.turns.upgrade()) {
+            return turns;
         }
-        each.retain(|_, own| own.strong_count() > 0);
-        let (share, open) = (Mutex::default(), AtomicUsize::new(0));
-        let own = Arc::new(CallerTurns { all: self.clone(), identity: identity.clone(), share, open });
-        each.insert(identity.clone(), Arc::downgrade(&own));
-        own
+        let share = known.map(|known| known.share).unwrap_or_default();
+        let remembers = each.len() < MAX_REMEMBERED_SHARES;
+        each.retain(|_, known| known.turns.strong_count() > 0 || remembers && known.share != Share::default());
+        let (all, identity, open) = (self.clone(), identity.clone(), AtomicUsize::new(0));
+        let turns = Arc::new(CallerTurns { all, identity: identity.clone(), share: Mutex::new(share), open });
+        each.insert(identity, Known { turns: Arc::downgrade(&turns), share });
+        turns
     }
 
-    /// Sets the share of an identity until its last connection is closed.
+    /// Sets the share of an identity that has a connection.
     pub(crate) fn set_share(&self, identity: &Identity, share: Share) {
-        if let Some(own) = lock(&self.0.each).get(identity).and_then(Weak::upgrade) {
-            *lock(&own.share) = share;
+        if let Some(known) = lock(&self.0.each).get_mut(identity) {
+            known.share = share;
+            if let Some(turns) = known.turns.upgrade() {
+                *lock(&turns.share) = share;
+            }
         }
     }
 
-    /// Begins one pass after another, until nothing is queued.
+    /// Begins one round after another, until nothing is queued.
     async fn drive(self) {
         loop {
-            // returns after all tasks that are ready were polled
+            // until this thread finds no other task to poll, or has polled many
             tokio::task::yield_now().await;
-            let mut state = lock(&self.0.state);
-            if state.waiting.is_empty() {
-                state.waiting.forget();
-                (state.is_driven, state.cost) = (false, 0);
-                return;
-            }
-            (state.pass, state.cost) = (state.pass.wrapping_add(1), 0);
-            while state.cost < self.0.pass_cost
-                && let Some(Waiting { bytes, turn }) = state.waiting.pop()
-            {
-                let left = if bytes < LARGE_FRAME_BYTES { 0 } else { TURN_COST.saturating_sub(cost_of(bytes)) };
-                state.cost = state.cost.saturating_add(cost_of(bytes)).saturating_add(left);
-                let _ = turn.send(Turn { pass: state.pass, left });
+            let Some(granted) = self.next_round() else { return };
+            for (turn, quantum) in granted {
+                let _ = turn.send(quantum);
             }
         }
+    }
+
+    /// Begins a round, and returns whose turn it is; `None`: nothing is queued.
+    fn next_round(&self) -> Option<Vec<(oneshot::Sender<Quantum>, Quantum)>> {
+        let mut state = lock(&self.0.state);
+        (state.round, state.cost) = (state.round.wrapping_add(1), 0);
+        if state.waiting.is_empty() {
+            state.waiting.forget();
+            state.is_driven = false;
+            return None;
+        }
+        let mut granted = Vec::new();
+        while state.cost < self.0.round_cost
+            && let Some(Waiting { is_large, cost, turn }) = state.waiting.pop()
+        {
+            let (reserved, left) = match is_large {
+                true => (QUANTUM, QUANTUM.saturating_sub(cost)),
+                false => (cost, SMALL_QUANTUM),
+            };
+            state.cost = state.cost.saturating_add(reserved);
+            granted.push((turn, Quantum { round: state.round, left }));
+        }
+        Some(granted)
     }
 }
 
@@ -128,27 +161,31 @@ impl CallerTurns {
         if self.open.fetch_add(1, Ordering::Relaxed) == 0 {
             self.all.0.callers.fetch_add(1, Ordering::Relaxed);
         }
-        InTurns { body, turns: Opened(Arc::clone(self)), turn: Turn::default(), waiting: None }
+        InTurns { body, turns: Opened(Arc::clone(self)), quantum: Quantum::default(), waiting: None }
     }
 
-    /// `None`: a frame of this size may be carried now.
-    fn queue(self: &Arc<Self>, bytes: usize, turn: &mut Turn) -> Option<Place> {
+    /// Queues a frame of this size; `None`: it may be carried now.
+    fn queue(self: &Arc<Self>, bytes: usize, quantum: &mut Quantum) -> Option<Place> {
         if self.all.0.callers.load(Ordering::Relaxed) < 2 {
             return None;
         }
-        let (cost, share) = (cost_of(bytes), *lock(&self.share));
+        let (share, further) = (*lock(&self.share), FRAME_COST.saturating_add(bytes as u64));
         let mut state = lock(&self.all.0.state);
-        if turn.pass == state.pass && turn.left > 0 {
-            turn.left = turn.left.saturating_sub(cost);
-            state.waiting.charge(self.identity.as_str(), share, cost);
+        if quantum.round == state.round
+            && let Some(left) = quantum.left.checked_sub(further)
+        {
+            quantum.left = left;
+            state.waiting.charge(self.identity.as_str(), share, kib(further));
             return None;
         }
-        if !state.is_driven && state.cost < self.all.0.pass_cost {
+        let cost = TURN_COST.saturating_add(bytes as u64);
+        if !state.is_driven && state.cost < self.all.0.round_cost {
             state.cost = state.cost.saturating_add(cost);
             return None;
         }
         let (turn, granted) = oneshot::channel();
-        let number = state.waiting.push(self.identity.as_str(), share, cost, Waiting { bytes, turn });
+        let waiting = Waiting { is_large: bytes >= LARGE_FRAME_BYTES, cost, turn };
+        let number = state.waiting.push(self.identity.as_str(), share, kib(cost), waiting);
         if !std::mem::replace(&mut state.is_driven, true) {
             tokio::spawn(self.all.clone().drive());
         }
@@ -171,13 +208,14 @@ impl Drop for Opened {
 struct Place {
     turns: Arc<CallerTurns>,
     number: u64,
-    granted: oneshot::Receiver<Turn>,
+    granted: oneshot::Receiver<Quantum>,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let turn = lock(&self.turns.all.0.state).waiting.remove(self.turns.identity.as_str(), self.number);
-        drop(turn);
+        let waiting = lock(&self.turns.all.0.state).waiting.remove(self.turns.identity.as_str(), self.number);
+        // it wakes a task, without the lock
+        drop(waiting);
     }
 }
 
@@ -185,7 +223,7 @@ impl Drop for Place {
 pub(crate) struct InTurns<B: Body> {
     body: B,
     turns: Opened,
-    turn: Turn,
+    quantum: Quantum,
     /// The next frame.
     waiting: Option<(Place, Frame<B::Data>)>,
 }
@@ -202,15 +240,14 @@ impl<B: Body<Data: Unpin> + Unpin> Body for InTurns<B> {
                 end => return Poll::Ready(end),
             };
             let bytes = frame.data_ref().map(Buf::remaining);
-            let place = bytes.and_then(|bytes| this.turns.0.queue(bytes, &mut this.turn));
-            match place {
+            match bytes.and_then(|bytes| this.turns.0.queue(bytes, &mut this.quantum)) {
                 Some(place) => this.waiting = Some((place, frame)),
                 None => return Poll::Ready(Some(Ok(frame))),
             }
         }
         if let Some((place, _)) = &mut this.waiting {
-            // an error: the agent shuts down
-            this.turn = ready!(Pin::new(&mut place.granted).poll(cx)).unwrap_or_default();
+            // no error: the queue has the sender
+            this.quantum = ready!(Pin::new(&mut place.granted).poll(cx)).unwrap_or_default();
         }
         Poll::Ready(this.waiting.take().map(|(_, frame)| Ok(frame)))
     }
@@ -220,16 +257,20 @@ impl<B: Body<Data: Unpin> + Unpin> Body for InTurns<B> {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let mut hint = self.body.size_hint();
+        let next = self.waiting.as_ref().and_then(|(_, frame)| frame.data_ref());
+        let bytes = next.map_or(0, |data| data.remaining() as u64);
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper.saturating_add(bytes));
+        }
+        hint.set_lower(hint.lower().saturating_add(bytes));
+        hint
     }
 }
 
-fn cost_of(bytes: usize) -> u64 {
-    FRAME_COST.saturating_add(bytes as u64)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// The unit in which costs are scheduled.
+fn kib(bytes: u64) -> u64 {
+    bytes.div_ceil(1024)
 }
 
 #[cfg(test)]
@@ -240,109 +281,226 @@ mod tests {
 
     use bytes::Bytes;
     use futures_util::FutureExt;
+    use hyper::HeaderMap;
 
     use super::*;
 
     const LARGE: usize = 64 * 1024;
 
-    /// Frames of this size without end; 0: none.
-    struct Frames(usize);
+    /// This many frames of this size, then trailers.
+    struct Frames {
+        left: usize,
+        bytes: usize,
+    }
 
     impl Body for Frames {
         type Data = Bytes;
         type Error = Infallible;
 
-        fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-            match self.0 {
-                0 => Poll::Pending,
-                bytes => Poll::Ready(Some(Ok(Frame::data(vec![0; bytes].into())))),
-            }
+        fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            let frame = match self.left.checked_sub(1) {
+                Some(left) => {
+                    self.left = left;
+                    Frame::data(vec![0; self.bytes].into())
+                }
+                None => Frame::trailers(HeaderMap::new()),
+            };
+            Poll::Ready(Some(Ok(frame)))
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            SizeHint::with_exact((self.left * self.bytes) as u64)
         }
     }
 
-    async fn next(body: &mut InTurns<Frames>) -> u64 {
-        let frame = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await;
-        frame.unwrap().unwrap().into_data().unwrap().len() as u64
+    fn endless(bytes: usize) -> Frames {
+        Frames { left: usize::MAX / LARGE, bytes }
     }
 
-    /// Two callers: the share, the number of streams and the size of the frames of each. Which part of all bytes is the second's.
-    async fn part_of_second(callers: [(&str, usize, usize); 2]) -> f64 {
-        let all = BodyTurns::new(1);
+    fn identity(number: u32) -> Identity {
+        Identity::from_cid(number)
+    }
+
+    /// The length of the next frame; `None`: it is the trailers.
+    async fn next(body: &mut InTurns<Frames>) -> Option<usize> {
+        let frame = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await;
+        frame.unwrap().unwrap().into_data().ok().map(|data| data.len())
+    }
+
+    /// Two callers: the share, the number of streams and the size of the frames of each. How many frames each has sent of this
+    /// many.
+    async fn frames(callers: [(&str, usize, usize); 2], all: u64) -> [f64; 2] {
+        let turns = BodyTurns::new(1);
         let sent: Arc<[AtomicU64; 2]> = Arc::default();
         let mut streams = tokio::task::JoinSet::new();
+        let mut bodies = Vec::new();
         for (number, (share, count, bytes)) in callers.into_iter().enumerate() {
-            let turns = all.of(&Identity::from_cid(number as u32));
-            all.set_share(&turns.identity, Share::parse(share).unwrap());
-            for _ in 0..count {
-                let (mut body, sent) = (turns.carry(Frames(bytes)), Arc::clone(&sent));
-                streams.spawn(async move {
-                    loop {
-                        sent[number].fetch_add(next(&mut body).await, Ordering::Relaxed);
-                    }
-                });
-            }
+            let identity = identity(number as u32);
+            let of_caller = turns.of(&identity);
+            turns.set_share(&identity, Share::parse(share).unwrap());
+            bodies.extend((0..count).map(|_| (number, of_caller.carry(endless(bytes)))));
         }
-        let sums = || [0, 1].map(|number: usize| sent[number].load(Ordering::Relaxed));
-        while sums().iter().sum::<u64>() < 400 << 20 {
+        for (number, mut body) in bodies {
+            let sent = Arc::clone(&sent);
+            streams.spawn(async move {
+                while next(&mut body).await.is_some() {
+                    sent[number].fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let counts = || [0, 1].map(|number: usize| sent[number].load(Ordering::Relaxed));
+        while counts().iter().sum::<u64>() < all {
             tokio::task::yield_now().await;
         }
-        let [first, second] = sums().map(|sum| sum as f64);
+        counts().map(|count| count as f64)
+    }
+
+    /// Which part is the second's.
+    fn part([first, second]: [f64; 2]) -> f64 {
         second / (first + second)
     }
 
     #[tokio::test]
     async fn one_stream_gets_as_much_as_fifty_of_another_caller() {
-        let part = part_of_second([("1", 50, LARGE), ("1", 1, LARGE)]).await;
+        let part = part(frames([("1", 50, LARGE), ("1", 1, LARGE)], 10_000).await);
         assert!((0.49..0.51).contains(&part), "{part}");
     }
 
     #[tokio::test]
     async fn a_caller_gets_its_share() {
         for (share, expected) in [("3", 0.75), ("0.25", 0.2)] {
-            let part = part_of_second([("1", 50, LARGE), (share, 1, LARGE)]).await;
+            let part = part(frames([("1", 50, LARGE), (share, 1, LARGE)], 10_000).await);
             assert!((expected - 0.01..expected + 0.01).contains(&part), "{share}: {part}");
         }
     }
 
     #[tokio::test]
     async fn small_frames_count_for_the_time_that_they_take() {
-        let part = part_of_second([("1", 50, 1), ("1", 1, LARGE)]).await;
-        assert!(part > 0.99, "{part}");
+        let [small, large] = frames([("1", 50, 1), ("1", 1, LARGE)], 10_000).await;
+        let small_for_large = small / large;
+        // two large ones cost 145 KiB, and 16 small ones 47
+        assert!((20.0..30.0).contains(&small_for_large), "{small_for_large}");
+    }
+
+    #[tokio::test]
+    async fn many_small_frames_of_a_stream_do_not_pile_up() {
+        let [_, small] = frames([("1", 50, LARGE), ("1", 1, 1)], 10_000).await;
+        assert!(small > 8_000.0, "{small}");
     }
 
     #[tokio::test]
     async fn what_one_caller_does_not_use_is_anothers() {
-        let part = part_of_second([("100", 50, 0), ("0.01", 1, LARGE)]).await;
-        assert!(part > 0.99, "{part}");
+        let turns = BodyTurns::new(1);
+        let [idle, busy] = [1, 2].map(|number| turns.of(&identity(number)));
+        let (_open, mut body) = (idle.carry(endless(LARGE)), busy.carry(endless(LARGE)));
+        for _ in 0..1000 {
+            assert_eq!(next(&mut body).await, Some(LARGE));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_frame_that_waits_is_part_of_its_body() {
+        let turns = BodyTurns::new(1);
+        let [first, second] = [1, 2].map(|number| turns.of(&identity(number)));
+        let (_open, mut body) = (first.carry(endless(LARGE)), second.carry(Frames { left: 8, bytes: LARGE }));
+        let mut left = 8 * LARGE as u64;
+        while next(&mut body).now_or_never().is_some() {
+            left -= LARGE as u64;
+        }
+        assert!(left > 0 && body.waiting.is_some());
+        assert_eq!(body.size_hint().exact(), Some(left));
+        while next(&mut body).await.is_some() {
+            left -= LARGE as u64;
+        }
+        assert_eq!((left, body.size_hint().exact()), (0, Some(0)));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn all_streams_end_whatever_the_number_of_threads() {
+        let turns = BodyTurns::new(4);
+        let mut streams = tokio::task::JoinSet::new();
+        for number in 0..120 {
+            let turns = turns.of(&identity(number % 3));
+            let mut body = turns.carry(Frames { left: 200, bytes: LARGE >> (number % 5) });
+            streams.spawn(async move {
+                let mut frames = 0;
+                while next(&mut body).await.is_some() {
+                    frames += 1;
+                }
+                assert_eq!(frames, 200);
+            });
+        }
+        streams.join_all().await;
+        until_idle(&turns).await;
+        let state = lock(&turns.0.state);
+        assert!(state.waiting.is_empty() && turns.0.callers.load(Ordering::Relaxed) == 0);
+    }
+
+    async fn until_idle(turns: &BodyTurns) {
+        while lock(&turns.0.state).is_driven {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Lets a frame of it wait.
+    fn fill(body: &mut InTurns<Frames>) {
+        while next(body).now_or_never().is_some() {}
     }
 
     #[tokio::test]
     async fn who_goes_away_is_not_waited_for() {
-        let all = BodyTurns::new(1);
-        let [first, second] = [1, 2].map(|number| all.of(&Identity::from_cid(number)));
-        let mut staying = first.carry(Frames(LARGE));
-        let mut leaving: Vec<_> = (0..100).map(|_| second.carry(Frames(LARGE))).collect();
-        let waiting = leaving.iter_mut().filter_map(|body| next(body).now_or_never().is_none().then_some(())).count();
-        assert!(waiting > 90, "{waiting}");
+        let turns = BodyTurns::new(1);
+        let [first, second] = [1, 2].map(|number| turns.of(&identity(number)));
+        let mut staying = first.carry(endless(LARGE));
+        let mut leaving: Vec<_> = (0..100).map(|_| second.carry(endless(LARGE))).collect();
+        leaving.iter_mut().for_each(fill);
         drop(leaving);
         for _ in 0..100 {
             next(&mut staying).await;
         }
-        assert!(lock(&all.0.state).waiting.is_empty());
-        drop(second);
-        all.of(&Identity::from_cid(3));
-        assert_eq!(lock(&all.0.each).len(), 2);
+        let state = lock(&turns.0.state);
+        assert!(state.waiting.is_empty() && turns.0.callers.load(Ordering::Relaxed) == 1);
+    }
+
+    #[tokio::test]
+    async fn a_quantum_is_for_one_round() {
+        let turns = BodyTurns::new(1);
+        let [first, second] = [1, 2].map(|number| turns.of(&identity(number)));
+        let (_open, mut body) = (first.carry(endless(LARGE)), second.carry(endless(LARGE)));
+        fill(&mut body);
+        next(&mut body).await;
+        until_idle(&turns).await;
+        let quantum = body.quantum;
+        assert!(quantum.left > 0 && quantum.round != lock(&turns.0.state).round);
+        next(&mut body).await;
+        assert_eq!(body.quantum.left, quantum.left, "it was not used");
     }
 
     #[tokio::test]
     async fn a_caller_who_is_alone_never_waits() {
-        let all = BodyTurns::new(1);
-        let turns = all.of(&Identity::from_cid(1));
-        let mut bodies = [turns.carry(Frames(LARGE)), turns.carry(Frames(LARGE))];
+        let turns = BodyTurns::new(1).of(&identity(1));
+        let mut bodies = [turns.carry(endless(LARGE)), turns.carry(endless(LARGE))];
         for _ in 0..1000 {
             for body in &mut bodies {
-                assert_eq!(next(body).now_or_never(), Some(LARGE as u64));
+                assert_eq!(next(body).now_or_never(), Some(Some(LARGE)));
             }
         }
+    }
+
+    #[test]
+    fn a_share_is_remembered_without_a_connection_but_not_those_of_all() {
+        let turns = BodyTurns::new(1);
+        let share = Share::parse("0.25").unwrap();
+        let share_of = |number| *lock(&turns.of(&identity(number)).share);
+        drop(turns.of(&identity(1)));
+        turns.set_share(&identity(1), share);
+        assert_eq!((share_of(1), share_of(2)), (share, Share::default()));
+        for number in 2..6000 {
+            let connected = turns.of(&identity(number));
+            turns.set_share(&identity(number), share);
+            drop(connected);
+            assert!(lock(&turns.0.each).len() <= MAX_REMEMBERED_SHARES + 1);
+        }
+        assert_eq!(share_of(5999), share);
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn warn_of_shares(agent: &AgentFacts, rules: &HashMap<PolicyId, Rule>
     if agent.lacks_shares && !names.is_empty() {
         warn!(
             rules = names.join(", "),
-            "@share divides only the agent's own work here, starts, input and output: processors require cgroup v2 with the controller cpu"
+            "@share does not divide processor time here, which requires cgroup v2 with the controller cpu: it divides only starts, input and output"
         );
     }
 }

@@ -18,7 +18,7 @@ use crate::table::{Row, Table, Unit};
 use crate::{Plan, Result};
 
 const ARGV: [&str; 1] = ["/bin/true"];
-/// A call that writes input has so much.
+/// The size of one write of input.
 const INPUT_BYTES: usize = 1024 * 1024;
 
 /// `/bin/true` of one caller alone and beside 64 of another, and the part of all commands and bytes that one gets who wants fewer.
@@ -115,7 +115,8 @@ async fn load(machine: &RemoteExecutor, kind: Kind, ends: &AtomicBool, done: &At
                 let Ok(command) = Command::argv(["cat", "/dev/zero"]).build() else { return };
                 let Ok(mut execution) = machine.execute(command).await else { return };
                 while !ends.load(Ordering::Relaxed) {
-                    if let Some(Ok(Event::Output(output))) = execution.next().await {
+                    let Some(Ok(event)) = execution.next().await else { return };
+                    if let Event::Output(output) = event {
                         done.fetch_add(output.data.len() as u64, Ordering::Relaxed);
                     }
                 }
@@ -127,7 +128,10 @@ async fn load(machine: &RemoteExecutor, kind: Kind, ends: &AtomicBool, done: &At
                 let data = Bytes::from_static(&[0; INPUT_BYTES]);
                 while !ends.load(Ordering::Relaxed) {
                     let written = machine.write_input(execution.id(), Input { data: data.clone(), ..Input::default() });
-                    done.fetch_add(if written.await.is_ok() { INPUT_BYTES as u64 } else { 0 }, Ordering::Relaxed);
+                    if written.await.is_err() {
+                        return;
+                    }
+                    done.fetch_add(INPUT_BYTES as u64, Ordering::Relaxed);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! A queue in which owners take turns, each of them as much as its share.
+//! A queue whose owners are served in proportion to their shares.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -8,12 +8,11 @@ use crate::share::Share;
 /// How far a turn with a cost of 1 puts an owner with a share of 0.01 back.
 const STRIDE: u64 = 1_000_000;
 
-/// With more owners than this that have nothing queued, and twice as many as were left the last time, those whose turn has passed
-/// are forgotten.
+/// Owners with nothing queued are cleaned up when there are more than this, and twice as many as the last clean-up left.
 const CLEANUP_SIZE: usize = 64;
 
-/// Items in the order in which their owners take turns ("stride scheduling"): a turn puts an owner back, the more the higher the
-/// cost of its item, and the less the larger its share. One that comes without having waited is put where the others are.
+/// Items in the order in which their owners take turns ("stride scheduling"): a turn moves an owner back by the cost of its item,
+/// divided by its share. One that comes without having waited is put where the others are.
 pub struct Turns<T> {
     /// None is empty.
     by_owner: HashMap<String, Queue<T>>,
@@ -132,7 +131,7 @@ impl<T> Turns<T> {
     pub(crate) fn start(&mut self, each: Each, now: Instant) -> Option<Turn<T>> {
         let place = self.order.iter().find(|(_, _, owner)| self.room(owner, each, now) > 0)?.clone();
         let (item, owner) = self.take(place)?;
-        // if nobody waits, there is nobody for whom it would have to stand back
+        // with nobody waiting, there is nobody to make up for
         self.forget();
         self.at_work.entry(owner.clone()).or_default().push(now);
         Some(Turn { item, owner, began: now })
@@ -274,6 +273,22 @@ mod tests {
             turns.push("b", share("2"), 10, ());
         }
         assert_eq!(count(&mut turns, 600), [500, 100, 0]);
+    }
+
+    #[test]
+    fn a_charge_counts_like_an_item_with_or_without_others_queued() {
+        let mut turns = Turns::default();
+        for owner in ["a", "b"] {
+            fill(&mut turns, owner, share("1"));
+        }
+        turns.push("c", share("2"), 1, ());
+        assert_eq!(count(&mut turns, 3), [1, 1, 1]);
+        for owner in ["a", "c"] {
+            turns.charge(owner, share("2"), 10);
+        }
+        turns.push("c", share("2"), 1, ());
+        // b has had 1 so far, a 6 and c 5.5
+        assert_eq!(count(&mut turns, 6), [0, 5, 1]);
     }
 
     #[test]
