@@ -113,21 +113,6 @@ async fn input_is_written_in_its_order_and_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_small_pieces_of_input_are_written_whole_and_in_order() {
-    let (_agent, wire) = agent().await;
-    let (steps, stream) = start(&wire, command("cat")).await;
-    let lines: Vec<String> = (0..20_000).map(|line| format!("{line}\n")).collect();
-    let send = async {
-        for line in &lines {
-            steps.stdin(line.clone()).await;
-        }
-        steps.take(Step::CloseStdin(true)).await;
-    };
-    let ((), followed) = tokio::join!(send, follow(stream));
-    assert!(followed.stdout() == lines.concat().as_bytes(), "{} bytes", followed.stdout().len());
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_the_requests_closes_the_input_and_is_no_cancel() {
     let (_agent, wire) = agent().await;
     let (steps, stream) = start(&wire, command("cat; sleep 0.3; echo after; exit 3")).await;

@@ -119,8 +119,8 @@ async fn who_asks_for_shares_is_told_where_they_cannot_be_had() {
     let policy = r#"@share("4") permit(principal, action in Action::"start", resource);"#;
     let agent = Agent::builder().policy(policy).config("containment = \"process-group\"").start();
     assert_eq!(run(&agent.executor().await, Command::shell("echo ran")).await.unwrap().text(), "ran\n");
-    let warning = "@share does not divide processor time here";
-    shows("@share does not divide processor time here", &agent.log());
+    let warning = "@share does not divide processor time";
+    shows("@share does not divide processor time", &agent.log());
     let count = || agent.log().matches(warning).count();
     std::fs::write(agent.policy(), policy.replace('4', "5")).unwrap();
     until("it is reported of the next policy too", async || count() == 2).await;

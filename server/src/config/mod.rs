@@ -365,9 +365,7 @@ impl Config {
             return invalid("agent_user requires containment = \"cgroup-v2\"");
         }
         if self.require_containment.is_some() && self.containment == Some(ContainmentKind::ProcessGroup) {
-            return invalid(
-                "containment = \"process-group\" is weaker than require_containment allows: omit one of them",
-            );
+            return invalid("containment = \"process-group\" does not satisfy require_containment: remove one of them");
         }
         if !(1..=1024).contains(&self.worker_threads) {
             return invalid("worker_threads must be 1 to 1024");

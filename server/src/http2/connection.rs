@@ -74,7 +74,7 @@ pub(crate) async fn serve(peer: Peer, admission: PendingAdmission, shared: Share
         let (routes, account, metrics) = (routes.clone(), account.clone(), metrics.clone());
         let (audit, caller) = (audit.clone(), Arc::clone(&caller));
         let (answered, turns) = (report.clone(), Arc::clone(&turns));
-        let of_request = Arc::clone(&turns);
+        let request_turns = Arc::clone(&turns);
         let answer = async move {
             let permit = match permit {
                 Ok(permit) => permit,
@@ -91,7 +91,7 @@ pub(crate) async fn serve(peer: Peer, admission: PendingAdmission, shared: Share
                 }
                 None => match message::admit(request, &account, metrics) {
                     Some((request, reservation)) => {
-                        let request = request.map(|body| of_request.carry(body));
+                        let request = request.map(|body| request_turns.carry(body));
                         (answer(routes, request).await, Some(reservation))
                     }
                     None => (body::of(message::unsupported()), None),

@@ -1,9 +1,10 @@
-//! Requests and responses in turns: how much of the agent's time one caller gets does not depend on how many streams another one
-//! has.
+//! Fair queueing of request and response bodies between callers (stride scheduling): what one caller can send and receive does not
+//! depend on how many streams another has.
 //!
-//! While several callers have open calls, only so many bytes are carried in a round, in which the agent's threads poll the tasks that
-//! are ready. The rest is queued for the next round, and callers take turns. A round waits for nothing else, so time that one
-//! caller does not use is another's. Requests that are not read fill their flow-control windows, and the caller waits.
+//! While several callers have open calls, only so many bytes are carried in a round, which lasts until the thread that runs
+//! [`BodyTurns::drive`] has polled its other ready tasks. What is beyond that is queued for the next round, and callers take turns.
+//! A round waits for nothing else, so time that one caller does not use is another's. While a frame of a request is queued, nothing
+//! more is read from its stream: its flow-control window fills, and the caller must wait.
 
 #[cfg(test)]
 mod tests;
@@ -21,17 +22,17 @@ use tokio::sync::oneshot;
 use crate::identity::Identity;
 use crate::lock::lock;
 
-/// The fixed cost of a turn, in bytes that would take as long: tasks are woken, and the system is called.
+/// The fixed cost of a turn (a wake-up, a system call), as the number of bytes whose transfer takes as long.
 const TURN_COST: u64 = 16 * 1024;
-/// The fixed cost of a further frame in it.
+/// The same of a further frame in it.
 const FRAME_COST: u64 = 1024;
 /// What a stream may carry in its turn: two large frames. More is more efficient, but others wait longer.
 const QUANTUM: u64 = TURN_COST + 2 * (64 * 1024 + FRAME_COST);
 /// A smaller frame usually ends what a stream has ready, so nothing is reserved behind it.
 const LARGE_FRAME_BYTES: usize = 16 * 1024;
-/// But this may be carried: HTTP/2's implementations end a connection of which many small frames wait.
+/// It may still carry this much: h2 closes a connection of which too many small frames are unread (`too_many_data_frames`).
 const SMALL_QUANTUM: u64 = 16 * FRAME_COST;
-/// With more callers than this, the shares of those without a connection are forgotten.
+/// When more callers than this are known, the shares of those without a connection are forgotten.
 const MAX_REMEMBERED_SHARES: usize = 4096;
 
 /// The turns of all callers; clones share them.
@@ -52,7 +53,7 @@ struct State {
     waiting: Turns<Waiting>,
     /// The number of the current round.
     round: u64,
-    /// What was carried in it, or may be.
+    /// The cost of what was carried or granted in it.
     cost: u64,
     /// A task begins the rounds: [`BodyTurns::drive`].
     is_driven: bool,
@@ -72,7 +73,7 @@ struct Quantum {
     left: u64,
 }
 
-/// A caller who has a connection, or a share other than the default.
+/// A caller who has a connection, or a share other than the default; others are removed when the next caller connects.
 #[derive(Default)]
 struct Known {
     turns: Weak<CallerTurns>,
@@ -112,7 +113,7 @@ impl BodyTurns {
         turns
     }
 
-    /// Sets the share of an identity that has a connection.
+    /// Sets the share of an identity that is known.
     pub(crate) fn set_share(&self, identity: &Identity, share: Share) {
         if let Some(known) = lock(&self.0.each).get_mut(identity) {
             known.share = share;
@@ -125,7 +126,7 @@ impl BodyTurns {
     /// Begins one round after another, until nothing is queued.
     async fn drive(self) {
         loop {
-            // until this thread finds no other task to poll, or has polled many
+            // until this thread has polled its other ready tasks, or many of them
             tokio::task::yield_now().await;
             let Some(granted) = self.next_round() else { return };
             for (turn, quantum) in granted {
@@ -148,7 +149,7 @@ impl BodyTurns {
             && let Some(Waiting { is_large, cost, turn }) = state.waiting.pop()
         {
             let (reserved, left) = match is_large {
-                true => (QUANTUM, QUANTUM.saturating_sub(cost)),
+                true => (cost.max(QUANTUM), QUANTUM.saturating_sub(cost)),
                 false => (cost, SMALL_QUANTUM),
             };
             state.cost = state.cost.saturating_add(reserved);
@@ -249,7 +250,7 @@ impl<B: Body<Data: Unpin> + Unpin> Body for InTurns<B> {
             }
         }
         if let Some((place, _)) = &mut this.waiting {
-            // no error: the queue has the sender
+            // an error only when the runtime shuts down: else a sender leaves the queue to be used, or with this body
             this.quantum = ready!(Pin::new(&mut place.granted).poll(cx)).unwrap_or_default();
         }
         Poll::Ready(this.waiting.take().map(|(_, frame)| Ok(frame)))

@@ -18,7 +18,7 @@ pub(super) fn warn_of_shares(agent: &AgentFacts, rules: &HashMap<PolicyId, Rule>
     if agent.lacks_shares && !names.is_empty() {
         warn!(
             rules = names.join(", "),
-            "@share does not divide processor time here, which requires cgroup v2 with the controller cpu: it divides only starts, input and output"
+            "@share does not divide processor time: cgroup v2 with the controller cpu is not available; it divides only starts and data transfer"
         );
     }
 }

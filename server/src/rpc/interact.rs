@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
 use futures_util::stream::PollNext;
-use futures_util::{FutureExt, Stream, StreamExt};
+use futures_util::{Stream, StreamExt};
 use telexec_executor::{ExecutionId, ExecutionState, Executor, ExecutorError, Input, InvalidCommand};
 use telexec_proto::convert::{attach_from_wire, error_to_status, size_from_wire};
 use telexec_proto::v1::InteractRequest;
@@ -17,9 +16,6 @@ use crate::call::deadline::Deadline;
 use crate::call::events::{EventStream, answer, ended_by};
 use crate::call::status::invalid;
 use crate::request_memory::Reservation;
-
-/// Input that is written at once has about this size, if its pieces are smaller.
-const GATHERED_BYTES: usize = 64 * 1024;
 
 /// Starts or attaches as the first request says, and carries out the others until the command ends.
 ///
@@ -59,33 +55,6 @@ fn with_steps(events: EventStream, steps: impl Future<Output = Status> + Send + 
     ended_by(events, failed, PollNext::Left)
 }
 
-/// Adds to this input what follows it and has arrived, so that many small pieces are written at once; returns the request after
-/// them, if that has arrived too.
-fn gather(
-    data: &mut Bytes,
-    requests: &mut (impl Stream<Item = Result<InteractRequest, Status>> + Unpin),
-) -> Option<Option<Result<InteractRequest, Status>>> {
-    let mut gathered = BytesMut::new();
-    let next = loop {
-        if data.len().max(gathered.len()) >= GATHERED_BYTES {
-            break None;
-        }
-        match requests.next().now_or_never() {
-            Some(Some(Ok(InteractRequest { request: Some(Step::Stdin(more)) }))) => {
-                if gathered.is_empty() {
-                    gathered.extend_from_slice(data);
-                }
-                gathered.extend_from_slice(&more);
-            }
-            next => break next,
-        }
-    };
-    if !gathered.is_empty() {
-        *data = gathered.freeze();
-    }
-    next
-}
-
 struct Steps<E> {
     executor: Arc<E>,
     id: ExecutionId,
@@ -96,22 +65,12 @@ struct Steps<E> {
 impl<E: Executor> Steps<E> {
     /// Carries out the steps in order; returns when one fails.
     async fn follow(self, mut requests: impl Stream<Item = Result<InteractRequest, Status>> + Unpin + Send) -> Status {
-        let mut following = None;
-        loop {
-            let Some(request) = (match following.take() {
-                Some(request) => request,
-                None => requests.next().await,
-            }) else {
-                break;
-            };
-            let mut step = match request {
+        while let Some(request) = requests.next().await {
+            let step = match request {
                 Ok(request) => request.request,
                 // a message that is too long, say; after a lost connection this is not received
                 Err(status) => return status,
             };
-            if let Some(Step::Stdin(data)) = &mut step {
-                following = gather(data, &mut requests);
-            }
             if let Err(status) = self.take(step).await {
                 return status;
             }

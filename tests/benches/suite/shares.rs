@@ -48,7 +48,8 @@ pub(crate) async fn shares(plan: &Plan, table: &mut Table) -> Result<()> {
         ] {
             let loads = [(&alice, of_alice), (&bob, of_bob)].map(|(pair, count)| Load::new(&agent, pair, kind, count));
             tokio::time::sleep(Duration::from_secs(if plan.short { 1 } else { 8 })).await;
-            let [all, own] = loads.map(Load::end);
+            let [all, own] = loads.each_ref().map(Load::done);
+            loads.into_iter().for_each(Load::end);
             let percent = 100.0 * own as f64 / (all + own) as f64;
             table.add(Row::new(format!("part of all {what}: {name}"), Unit::Percent, percent));
         }
@@ -96,11 +97,13 @@ impl Load {
     }
 
     /// How much it has done until now.
-    fn end(self) -> u64 {
-        let done = self.done.load(Ordering::Relaxed);
+    fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    fn end(self) {
         self.ends.store(true, Ordering::Relaxed);
         let _ = self.thread.join();
-        done
     }
 }
 

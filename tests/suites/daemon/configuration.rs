@@ -76,7 +76,7 @@ async fn faults_of_the_file_are_named() {
         ("default_timeout = \"0s\"", "default_timeout"),
         ("working_directory = \"relative\"", "working_directory"),
         ("max_connections = 0", "max_connections"),
-        ("containment = \"process-group\"\nrequire_containment = \"cgroup\"", "weaker than require_containment allows"),
+        ("containment = \"process-group\"\nrequire_containment = \"cgroup\"", "does not satisfy require_containment"),
         ("shell = \"\"", "shell"),
         ("log_format = \"xml\"", "xml"),
         ("log_level = \"a=b=c\"", "log_level"),

@@ -8,7 +8,7 @@ use crate::share::Share;
 /// How far a turn with a cost of 1 puts an owner with a share of 0.01 back.
 const STRIDE: u64 = 1_000_000;
 
-/// Owners with nothing queued are cleaned up when there are more than this, and twice as many as the last clean-up left.
+/// Owners with nothing queued are cleaned up when there are more than this, and more than twice as many as the last clean-up left.
 const CLEANUP_SIZE: usize = 64;
 
 /// Items in the order in which their owners take turns ("stride scheduling"): a turn moves an owner back by the cost of its item,
@@ -160,7 +160,7 @@ impl<T> Turns<T> {
         Some((item, owner))
     }
 
-    /// Puts an owner back, as for another item with this cost.
+    /// Charges an owner for work that did not queue.
     pub fn charge(&mut self, owner: &str, share: Share, cost: u64) {
         let more = stride(share, cost);
         match self.by_owner.get_mut(owner) {
