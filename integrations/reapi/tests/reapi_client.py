@@ -83,7 +83,9 @@ class Client:
         """A call, which ends with the action, and the name of its operation."""
         request = pb.ExecuteRequest(action_digest=action, skip_cache_lookup=True)
         call = self.execution.Execute(request, timeout=LIMIT)
-        return call, next(call).name
+        # it may have ended already
+        first = next(call)
+        return itertools.chain([first], call), first.name
 
     def finish(self, call):
         for operation in call:
