@@ -73,8 +73,8 @@ pub(crate) async fn serve(peer: Peer, admission: PendingAdmission, shared: Share
         let permit = call_limiter.acquire(&caller.identity);
         let (routes, account, metrics) = (routes.clone(), account.clone(), metrics.clone());
         let (audit, caller) = (audit.clone(), Arc::clone(&caller));
-        let (answered, turns) = (report.clone(), Arc::clone(&turns));
-        let request_turns = Arc::clone(&turns);
+        let (answered, turns) = (report.clone(), turns.clone());
+        let request_turns = turns.clone();
         let answer = async move {
             let permit = match permit {
                 Ok(permit) => permit,

@@ -12,7 +12,7 @@ mod tests;
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
 use hyper::body::{Body, Buf, Frame, SizeHint};
@@ -45,7 +45,8 @@ struct Shared {
     /// How many callers have open bodies.
     callers: AtomicUsize,
     state: Mutex<State>,
-    each: Mutex<HashMap<Identity, Known>>,
+    /// Those who have a connection, or a share other than the default; others are removed when the next caller connects.
+    each: Mutex<HashMap<Identity, Arc<Caller>>>,
 }
 
 #[derive(Default)]
@@ -73,20 +74,18 @@ struct Quantum {
     left: u64,
 }
 
-/// A caller who has a connection, or a share other than the default; others are removed when the next caller connects.
-#[derive(Default)]
-struct Known {
-    turns: Weak<CallerTurns>,
-    share: Share,
-}
-
-/// The turns of one caller.
-pub(crate) struct CallerTurns {
-    all: BodyTurns,
+struct Caller {
     identity: Identity,
     share: Mutex<Share>,
     /// How many bodies are open.
     open: AtomicUsize,
+}
+
+/// The turns of one caller; clones share them.
+#[derive(Clone)]
+pub(crate) struct CallerTurns {
+    all: BodyTurns,
+    own: Arc<Caller>,
 }
 
 impl BodyTurns {
@@ -98,28 +97,24 @@ impl BodyTurns {
     }
 
     /// Those of one identity, over all of its connections.
-    pub(crate) fn of(&self, identity: &Identity) -> Arc<CallerTurns> {
+    pub(crate) fn of(&self, identity: &Identity) -> CallerTurns {
         let mut each = lock(&self.0.each);
-        let known = each.get(identity);
-        if let Some(turns) = known.and_then(|known| known.turns.upgrade()) {
-            return turns;
-        }
-        let share = known.map(|known| known.share).unwrap_or_default();
-        let remembers = each.len() < MAX_REMEMBERED_SHARES;
-        each.retain(|_, known| known.turns.strong_count() > 0 || remembers && known.share != Share::default());
-        let (all, identity, open) = (self.clone(), identity.clone(), AtomicUsize::new(0));
-        let turns = Arc::new(CallerTurns { all, identity: identity.clone(), share: Mutex::new(share), open });
-        each.insert(identity, Known { turns: Arc::downgrade(&turns), share });
-        turns
+        let known = each.get(identity).map(Arc::clone);
+        let own = known.unwrap_or_else(|| {
+            let remembers = each.len() < MAX_REMEMBERED_SHARES;
+            each.retain(|_, own| Arc::strong_count(own) > 1 || remembers && *lock(&own.share) != Share::default());
+            let (share, open) = (Mutex::default(), AtomicUsize::new(0));
+            let own = Arc::new(Caller { identity: identity.clone(), share, open });
+            each.insert(identity.clone(), Arc::clone(&own));
+            own
+        });
+        CallerTurns { all: self.clone(), own }
     }
 
     /// Sets the share of an identity that is known.
     pub(crate) fn set_share(&self, identity: &Identity, share: Share) {
-        if let Some(known) = lock(&self.0.each).get_mut(identity) {
-            known.share = share;
-            if let Some(turns) = known.turns.upgrade() {
-                *lock(&turns.share) = share;
-            }
+        if let Some(own) = lock(&self.0.each).get(identity) {
+            *lock(&own.share) = share;
         }
     }
 
@@ -161,25 +156,25 @@ impl BodyTurns {
 
 impl CallerTurns {
     /// Carries this body in turns.
-    pub(crate) fn carry<B: Body>(self: &Arc<Self>, body: B) -> InTurns<B> {
-        if self.open.fetch_add(1, Ordering::Relaxed) == 0 {
+    pub(crate) fn carry<B: Body>(&self, body: B) -> InTurns<B> {
+        if self.own.open.fetch_add(1, Ordering::Relaxed) == 0 {
             self.all.0.callers.fetch_add(1, Ordering::Relaxed);
         }
-        InTurns { body, turns: Opened(Arc::clone(self)), quantum: Quantum::default(), waiting: None }
+        InTurns { body, turns: Opened(self.clone()), quantum: Quantum::default(), waiting: None }
     }
 
     /// Queues a frame of this size; `None`: it may be carried now.
-    fn queue(self: &Arc<Self>, bytes: usize, quantum: &mut Quantum) -> Option<Place> {
+    fn queue(&self, bytes: usize, quantum: &mut Quantum) -> Option<Place> {
         if self.all.0.callers.load(Ordering::Relaxed) < 2 {
             return None;
         }
-        let (share, further) = (*lock(&self.share), FRAME_COST.saturating_add(bytes as u64));
+        let (share, further) = (*lock(&self.own.share), FRAME_COST.saturating_add(bytes as u64));
         let mut state = lock(&self.all.0.state);
         if quantum.round == state.round
             && let Some(left) = quantum.left.checked_sub(further)
         {
             quantum.left = left;
-            state.waiting.charge(self.identity.as_str(), share, kib(further));
+            state.waiting.charge(self.own.identity.as_str(), share, kib(further));
             return None;
         }
         let cost = TURN_COST.saturating_add(bytes as u64);
@@ -189,20 +184,20 @@ impl CallerTurns {
         }
         let (turn, granted) = oneshot::channel();
         let waiting = Waiting { is_large: bytes >= LARGE_FRAME_BYTES, cost, turn };
-        let number = state.waiting.push(self.identity.as_str(), share, kib(cost), waiting);
+        let number = state.waiting.push(self.own.identity.as_str(), share, kib(cost), waiting);
         if !std::mem::replace(&mut state.is_driven, true) {
             tokio::spawn(self.all.clone().drive());
         }
-        Some(Place { turns: Arc::clone(self), number, granted })
+        Some(Place { turns: self.clone(), number, granted })
     }
 }
 
 /// Counts a body, until this is dropped.
-struct Opened(Arc<CallerTurns>);
+struct Opened(CallerTurns);
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        if self.0.open.fetch_sub(1, Ordering::Relaxed) == 1 {
+        if self.0.own.open.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.0.all.0.callers.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -210,14 +205,14 @@ impl Drop for Opened {
 
 /// In the queue, until this is dropped.
 struct Place {
-    turns: Arc<CallerTurns>,
+    turns: CallerTurns,
     number: u64,
     granted: oneshot::Receiver<Quantum>,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let waiting = lock(&self.turns.all.0.state).waiting.remove(self.turns.identity.as_str(), self.number);
+        let waiting = lock(&self.turns.all.0.state).waiting.remove(self.turns.own.identity.as_str(), self.number);
         // it wakes a task, without the lock
         drop(waiting);
     }

@@ -216,7 +216,7 @@ async fn a_caller_who_is_alone_never_waits() {
 fn a_share_is_remembered_without_a_connection_but_not_those_of_all() {
     let turns = BodyTurns::new(1);
     let share = Share::parse("0.25").unwrap();
-    let share_of = |number| *lock(&turns.of(&identity(number)).share);
+    let share_of = |number| *lock(&turns.of(&identity(number)).own.share);
     drop(turns.of(&identity(1)));
     turns.set_share(&identity(1), share);
     assert_eq!((share_of(1), share_of(2)), (share, Share::default()));
