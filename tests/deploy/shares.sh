@@ -60,18 +60,22 @@ passed "with @share(\"3\") it gets $said %"
 percent 6 alice alice 9 20
 passed "one beside six of the same caller gets $said %"
 
-# 96 MiB for each caller, whatever its commands are: one needs some 76 for a moment, and then 38
-hold='x=$(head -c 37748736 /dev/zero | tr "\0" x); echo holds; sleep 8; echo "held ${#x}"'
+# 96 MiB for each caller, whatever its commands are: one needs some 76 for a moment, and then 38 until it is released
+hold='x=$(head -c 37748736 /dev/zero | tr "\0" x); echo holds; until [ -e /released ]; do sleep 1; done; echo released'
 pids=()
-for number in 1 2; do
-  "$WORK/alice" exec --json "${at[@]}" -c "$hold" >"$WORK/hold.$number" 2>/dev/null &
-  pids[number]=$!
-  until_it 60 grep -qE 'holds|exited' "$WORK/hold.$number"
-done
-expect 0 'held 37748736' "$WORK/bob" exec "${at[@]}" -c "$hold"
+hold() { # CALLER FILE
+  "$WORK/$1" exec --json "${at[@]}" -c "$hold" >"$WORK/$2" 2>/dev/null &
+  pids+=($!)
+  until_it 60 grep -qE 'holds|exited' "$WORK/$2"
+}
+hold alice hold.1
+hold alice hold.2
+hold bob hold.3
+expect 0 '' "$WORK/carol" exec "${at[@]}" -- touch /released
 for pid in "${pids[@]}"; do wait "$pid" || true; done
-grep -q 'held 37748736' "$WORK/hold.1" || die "the first was ended: $(<"$WORK/hold.1")"
+grep -q 'released' "$WORK/hold.1" || die "the first was ended: $(<"$WORK/hold.1")"
 grep -q '"out_of_memory"' "$WORK/hold.2" || die "the second was not ended: $(<"$WORK/hold.2")"
+grep -q 'released' "$WORK/hold.3" || die "the other caller's was ended: $(<"$WORK/hold.3")"
 passed "two commands of one caller share its memory; another one has its own"
 
 bomb='while :; do sleep 300 & done'
