@@ -14,7 +14,10 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 use crate::channel::Channel;
 use crate::connector::{Connector, Route, Transport};
 use crate::forward::Forwards;
-use crate::{AgentInfo, Approvals, CommandCheck, ConnectError, RemoteExecutor, RemoteFiles, Target, TlsOptions, error};
+use crate::{
+    AccessToken, AgentInfo, Approvals, CommandCheck, ConnectError, RemoteExecutor, RemoteFiles, Target, TlsOptions,
+    error,
+};
 
 /// Large, so that many small chunks are not taken for a flood.
 const STREAM_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
@@ -24,6 +27,8 @@ const STREAM_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 pub struct ConnectOptions {
     /// For targets on TCP; needed for all that are not on this machine. Default: none.
     pub tls: Option<TlsOptions>,
+    /// The token of each call, for agents that know callers by tokens. Default: none.
+    pub access_token: Option<AccessToken>,
     /// Timeout for connecting, TLS included. Default: 10 s.
     pub connect_timeout: Duration,
     /// The flow-control window per execution, at least 64 KiB: that much unread output may be buffered in memory. With
@@ -33,7 +38,12 @@ pub struct ConnectOptions {
 
 impl Default for ConnectOptions {
     fn default() -> Self {
-        Self { tls: None, connect_timeout: Duration::from_secs(10), stream_window_bytes: STREAM_WINDOW_BYTES }
+        Self {
+            tls: None,
+            access_token: None,
+            connect_timeout: Duration::from_secs(10),
+            stream_window_bytes: STREAM_WINDOW_BYTES,
+        }
     }
 }
 

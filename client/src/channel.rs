@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tonic::Status;
 use tonic::body::Body;
+use tonic::codegen::http::header::AUTHORIZATION;
 use tonic::codegen::http::{Request, Response};
 use tonic::transport::{Endpoint, Uri};
 use tower::{BoxError, Service};
@@ -37,6 +38,7 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) struct Channel {
     inner: tonic::transport::Channel,
     connections: watch::Receiver<Connections>,
+    connector: Arc<Connector>,
 }
 
 /// The connections of a channel, and its attempts to make one. There are several while calls on an earlier one, which accepts no
@@ -72,14 +74,14 @@ impl Channel {
         let endpoint = connector.endpoint().map_err(failed)?;
         let (dialler, connections) = Dialler::new(connector);
         let inner = endpoint.connect_with_connector(dialler).await.map_err(failed)?;
-        Ok(Self { inner, connections })
+        Ok(Self { inner, connections, connector: Arc::clone(connector) })
     }
 
     /// Connects with the first call.
     pub(crate) fn lazy(connector: &Arc<Connector>) -> Result<Self, tonic::transport::Error> {
         let (dialler, connections) = Dialler::new(connector);
         let inner = connector.endpoint()?.connect_with_connector_lazy(dialler);
-        Ok(Self { inner, connections })
+        Ok(Self { inner, connections, connector: Arc::clone(connector) })
     }
 
     /// The number of the connection that a call is made on now, counting all attempts to connect. If that accepts no more calls,
@@ -99,7 +101,12 @@ impl Service<Request<Body>> for Channel {
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        match self.connector.authorization() {
+            Ok(Some(token)) => drop(request.headers_mut().insert(AUTHORIZATION, token)),
+            Ok(None) => {}
+            Err(error) => return Box::pin(std::future::ready(Err(error.into()))),
+        }
         Box::pin(unless_ended(self.connections.clone(), self.inner.call(request)))
     }
 }

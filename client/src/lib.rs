@@ -37,6 +37,7 @@
 //! # }
 //! ```
 
+mod access_token;
 mod agent;
 mod approvals;
 mod cancel_on_drop;
@@ -59,6 +60,7 @@ mod tls;
 mod transfer;
 mod watch;
 
+pub use access_token::AccessToken;
 pub use agent::{Agent, ConnectOptions, Ping};
 pub use approvals::Approvals;
 pub use connector::{Duplex, Transport};
@@ -84,5 +86,5 @@ pub use telexec_proto::v1::NamedCommand;
 pub use telexec_proto::v1::{
     Approval, ApprovalState, DescendantPolicy, DisconnectPolicy, DuplicatePolicy, ExecuteRequest,
 };
-pub use tls::TlsOptions;
+pub use tls::{ClientCertificate, TlsOptions};
 pub use transfer::{TransferAnswer, TransferAnswers, TransferRequests};

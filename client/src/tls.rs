@@ -1,4 +1,4 @@
-//! Mutual TLS: both sides present a certificate, and each trusts only the CAs it is configured with.
+//! TLS: both sides present a certificate, or this side sends tokens instead, and each trusts only the CAs it is configured with.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,17 +22,24 @@ const TLS_BUFFER_BYTES: usize = 256 * 1024;
 /// For the agent's greeting; behind a proxy there may be none at all.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// This side's certificate, and the CAs it trusts. The files are read for every connection, so renewals take effect.
+/// The CAs this side trusts, and its own certificate. The files are read for every connection, so renewals take effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsOptions {
-    /// PEM: this side's certificate, followed by intermediate ones.
-    pub cert: PathBuf,
-    /// PEM: its private key.
-    pub key: PathBuf,
+    /// `None`: the agent learns from tokens who calls.
+    pub certificate: Option<ClientCertificate>,
     /// PEM: the CAs for agents' certificates. No others are trusted.
     pub ca: PathBuf,
     /// The name to expect in the agent's certificate. Default: the target's host.
     pub server_name: Option<String>,
+}
+
+/// The files of a client certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientCertificate {
+    /// PEM: the certificate, followed by intermediate ones.
+    pub cert: PathBuf,
+    /// PEM: its private key.
+    pub key: PathBuf,
 }
 
 /// A file that cannot be used, and why.
@@ -41,7 +48,13 @@ pub(crate) type BadFile = (PathBuf, Source);
 impl TlsOptions {
     /// These files, and the target's host as the agent's name.
     pub fn new(cert: impl Into<PathBuf>, key: impl Into<PathBuf>, ca: impl Into<PathBuf>) -> Self {
-        Self { cert: cert.into(), key: key.into(), ca: ca.into(), server_name: None }
+        let certificate = Some(ClientCertificate { cert: cert.into(), key: key.into() });
+        Self { certificate, ca: ca.into(), server_name: None }
+    }
+
+    /// No client certificate, and the target's host as the agent's name: calls need an [`AccessToken`](crate::AccessToken).
+    pub fn without_certificate(ca: impl Into<PathBuf>) -> Self {
+        Self { certificate: None, ca: ca.into(), server_name: None }
     }
 
     /// Reads the files.
@@ -50,14 +63,18 @@ impl TlsOptions {
         for certificate in certificates(&self.ca)? {
             roots.add(certificate).map_err(|error| (self.ca.clone(), error.into()))?;
         }
-        let chain = certificates(&self.cert)?;
-        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|error| (self.key.clone(), pem_error(error)))?;
-        let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+        let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
-            .map_err(|error| (self.cert.clone(), error.into()))?
-            .with_root_certificates(roots)
-            .with_client_auth_cert(chain, key)
-            .map_err(|error| (self.key.clone(), key_error(error)))?;
+            .map_err(|error| (self.ca.clone(), error.into()))?
+            .with_root_certificates(roots);
+        let mut config = match &self.certificate {
+            Some(ClientCertificate { cert, key }) => {
+                let chain = certificates(cert)?;
+                let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| (key.clone(), pem_error(error)))?;
+                builder.with_client_auth_cert(chain, secret).map_err(|error| (key.clone(), key_error(error)))?
+            }
+            None => builder.with_no_client_auth(),
+        };
         config.alpn_protocols = vec![b"h2".to_vec()];
         // the configuration lives for one connection: there is nothing to resume
         config.resumption = Resumption::disabled();

@@ -101,15 +101,16 @@ fn tls_reason(error: &io::Error) -> String {
     text.get(..end).unwrap_or_default().to_owned()
 }
 
-/// An authenticated peer.
+/// An authenticated peer, or one whose calls have tokens.
 pub(crate) struct Peer {
     pub(crate) caller: Arc<Caller>,
     pub(crate) io: Box<dyn Stream>,
 }
 
 impl Peer {
-    pub(crate) fn identity(&self) -> &Identity {
-        &self.caller.identity
+    /// `None`: its calls say who it is.
+    pub(crate) fn identity(&self) -> Option<&Identity> {
+        Some(&self.caller.identity).filter(|_| self.caller.is_authenticated())
     }
 }
 
@@ -178,9 +179,14 @@ async fn tls_handshake(
     };
     stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    if chain.is_empty() {
+        // otherwise TLS has failed: its calls have to have tokens
+        let caller = Caller::new(Identity::unknown(), Transport::Tls, &remote.address);
+        return Ok(Peer { caller: caller.into(), io: Box::new(stream) });
+    }
     let certificate = PeerCertificate::parse(chain).ok_or(HandshakeError::Nameless(certificate))?;
     let caller = Caller::new(certificate.identity.clone(), Transport::Mtls, &remote.address);
-    let cert_check = Some(ClientCertCheck::new(tls, credentials, certificate, since));
+    let cert_check = Some(ClientCertCheck::new(tls, credentials, certificate, since).into());
     let caller = Caller { cert_check, ..caller };
     Ok(Peer { caller: caller.into(), io: Box::new(stream) })
 }

@@ -41,6 +41,7 @@ mod scrape;
 mod serve;
 mod timestamp;
 mod tls;
+mod token;
 mod trace;
 
 pub use address::ListenAddress;
@@ -52,3 +53,4 @@ pub use policy::PolicyError;
 pub use reload::Reload;
 pub use run_as::serve_if_asked;
 pub use serve::{Ending, ServeError, serve};
+pub use token::TokenIssuerConfig;

@@ -76,9 +76,14 @@ impl<S: Source> Clone for Watched<S> {
 
 impl<S: Source> Watched<S> {
     pub(crate) fn load(source: S) -> Result<Self, S::Error> {
+        let this = Self::load_unlogged(source)?;
+        S::log_loaded(&this.current());
+        Ok(this)
+    }
+
+    pub(crate) fn load_unlogged(source: S) -> Result<Self, S::Error> {
         let stamps = Stamps::of(&source);
         let loaded = source.load()?;
-        S::log_loaded(&loaded);
         Ok(Self { source: Arc::new(source), current: watch::Sender::new(Arc::new(loaded)), stamps })
     }
 
@@ -88,7 +93,7 @@ impl<S: Source> Watched<S> {
 
     /// Notifies of replacements from now on.
     pub(crate) fn changes(&self) -> Changes<S::Loaded> {
-        Changes(self.current.subscribe())
+        Changes::of(&self.current)
     }
 
     /// Reloads the files when they have changed or a reload is requested. Never returns.
@@ -144,12 +149,25 @@ impl<S: Source> Watched<S> {
 pub(crate) struct Changes<T>(watch::Receiver<Arc<T>>);
 
 impl<T> Changes<T> {
+    /// From now on.
+    pub(crate) fn of(current: &watch::Sender<Arc<T>>) -> Self {
+        Self(current.subscribe())
+    }
+
     /// Returns when the content was replaced since the last call, or the beginning.
     pub(crate) async fn next(&mut self) {
         if self.0.changed().await.is_err() {
             // the sender is gone: no more changes
             std::future::pending().await
         }
+    }
+}
+
+/// Returns when this content was replaced since the last call, or the beginning; never, if there is none.
+pub(crate) async fn next_change<T>(changes: &mut Option<Changes<T>>) {
+    match changes {
+        Some(changes) => changes.next().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -34,9 +34,11 @@ use crate::config::{Config, ConfigError};
 use crate::files::FileRpcs;
 use crate::forward::Forwards;
 use crate::handshake::{HandshakeError, handshake};
+use crate::http2::admission::Admission;
 use crate::http2::connection::{self, Shared};
 use crate::http2::preface::PendingAdmission;
 use crate::http2::turns::BodyTurns;
+use crate::identity::Identity;
 use crate::invalid::InvalidSetting;
 use crate::listen::connection_limiter::ConnectionLimiter;
 use crate::listen::pending::{PendingConnection, PendingConnections};
@@ -50,6 +52,7 @@ use crate::rpc::execution_service::Executions;
 use crate::scrape::{self, AgentCollector};
 use crate::tls::Tls;
 use crate::tls::expiry::warn_of_expiry;
+use crate::token::TokenIssuers;
 use crate::trace::Traces;
 
 /// Pending handshakes per listener; above it, older ones are displaced.
@@ -148,7 +151,8 @@ pub async fn serve(
     let health = HealthReporter::new();
     let routes = routes(&config, &stack, &forwards, listeners.tls.clone(), &health).await?;
     let handshakes = Workers::new("handshakes", 1, policy_evaluator::processors()).map_err(ServeError::Engine)?;
-    let connections = Connections::new(routes, handshakes, &config, &stack);
+    let tokens = TokenIssuers::load(&config.token_issuers).map_err(ConfigError::from)?;
+    let connections = Connections::new(routes, handshakes, tokens.clone(), &config, &stack);
     let _closes = connections.close.clone().drop_guard();
     let mut following = JoinSet::new();
     following.spawn(connections.shared.request_memory.clone().give_back());
@@ -168,6 +172,9 @@ pub async fn serve(
     }
     if let Some(policy) = stack.policy {
         following.spawn(policy.follow(listeners.reload.clone(), workers.clone()));
+    }
+    if !tokens.is_empty() {
+        following.spawn(tokens.follow(listeners.reload.clone(), workers.clone()));
     }
     following.spawn(audit.clone().follow(listeners.reload));
     // last: after a failure to start, the next agent finds them as they were
@@ -323,12 +330,13 @@ struct Connections {
 }
 
 impl Connections {
-    fn new(routes: Routes, handshakes: Workers, config: &Config, stack: &Stack) -> Self {
+    fn new(routes: Routes, handshakes: Workers, tokens: TokenIssuers, config: &Config, stack: &Stack) -> Self {
         let shared = Shared {
             routes,
             call_limiter: CallLimiter::new(config.max_calls_per_identity),
             request_memory: RequestMemory::new(config.request_limits()),
             body_turns: stack.body_turns.clone(),
+            tokens,
             audit: stack.audit.clone(),
             metrics: stack.metrics.clone(),
             goaway: CancellationToken::new(),
@@ -388,17 +396,17 @@ impl Connections {
                 return audit.record_rejected_peer(transport, &remote, &reason).await;
             }
         };
-        let (identity, connections) = (peer.identity().clone(), self.connection_limiter);
-        let acquire_permit = move || {
+        let (identity, connections) = (peer.identity().cloned(), self.connection_limiter);
+        let acquire_permit = move |identity: &Identity| {
             drop(pending);
-            let permit = connections.acquire(&identity, &remote);
+            let permit = connections.acquire(identity, &remote);
             if permit.is_none() {
                 metrics.refused(Refusal::Connections);
             }
             permit
         };
-        let admission = PendingAdmission { displaced, acquire_permit: Box::new(acquire_permit) };
-        connection::serve(peer, admission, self.shared).await;
+        let admission = Admission::new(Box::new(acquire_permit));
+        connection::serve(peer, PendingAdmission { displaced, identity, admission }, self.shared).await;
     }
 
     /// Waits for the last responses to be sent, then closes all connections.

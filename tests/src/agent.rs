@@ -108,6 +108,13 @@ impl AgentBuilder {
         Self { tls: Some(certs.options(&certs.client)), ..this }
     }
 
+    /// Listens on a loopback port with TLS, instead of on a Unix socket, and asks for no client certificates.
+    pub fn tls(self, certs: &Certs) -> Self {
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let this = self.listen("tcp://127.0.0.1:0");
+        this.args(["--tls-cert", &text(&certs.agent.cert), "--tls-key", &text(&certs.agent.key)])
+    }
+
     /// Listens here, instead of on a Unix socket of its own; may be repeated.
     pub fn listen(self, uri: &str) -> Self {
         Self { listens: self.listens + 1, ..self.args(["--listen", uri]) }

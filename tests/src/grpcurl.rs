@@ -50,6 +50,15 @@ impl Grpcurl {
         Self { program: program(), options, address: agent.address().to_owned() }
     }
 
+    /// To this agent, with no certificate.
+    ///
+    /// # Panics
+    /// There is no grpcurl.
+    pub fn with_ca(agent: &Agent, certs: &Certs) -> Self {
+        let options = vec!["-cacert".into(), certs.ca.cert().into()];
+        Self { program: program(), options, address: agent.address().to_owned() }
+    }
+
     /// More options.
     pub fn options(mut self, options: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         self.options.extend(options.into_iter().map(Into::into));

@@ -25,6 +25,7 @@ mod sshd;
 mod stuck;
 mod syslog;
 mod tmux;
+mod tokens;
 mod wait;
 mod wire;
 
@@ -49,5 +50,6 @@ pub use sshd::Sshd;
 pub use stuck::{HeldEnvironment, StuckProcess};
 pub use syslog::Syslog;
 pub use tmux::{TMUX_TERM, Tmux};
+pub use tokens::{AUDIENCE, JsonServer, TokenIssuer, now};
 pub use wait::{rounds, until, until_blocking, within};
 pub use wire::{Followed, Stream, Wire, follow};

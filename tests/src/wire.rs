@@ -140,6 +140,11 @@ impl Wire {
         }
     }
 
+    /// Whether the connection is open.
+    pub fn is_open(&self) -> bool {
+        self.connection.has_changed().is_ok()
+    }
+
     /// Closes the connection without a word, as the death of its process would.
     pub fn cut(&self) {
         self.tasks.0.lock().unwrap().iter().for_each(AbortHandle::abort);

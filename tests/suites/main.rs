@@ -39,6 +39,7 @@ mod refusals;
 mod resume;
 mod shares;
 mod ssh;
+mod tokens;
 mod tracing;
 mod transport;
 mod users;

@@ -28,6 +28,16 @@ pub(crate) struct ConnectArgs {
     /// Name in the agent's certificate [default: the target's host]
     #[arg(long, hide_short_help = true, value_name = "NAME", env = "TELEXEC_SERVER_NAME", hide_env_values = true)]
     pub(crate) server_name: Option<String>,
+    /// File with a JSON Web Token, for agents that know callers by tokens; TELEXEC_ACCESS_TOKEN has the token itself
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_name = "FILE",
+        env = "TELEXEC_ACCESS_TOKEN_FILE",
+        hide_env_values = true
+    )]
+    #[arg(value_parser = file())]
+    pub(crate) access_token_file: Option<PathBuf>,
     /// Connection timeout [default: 10s]
     #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = parse_timeout)]
     pub(crate) connect_timeout: Option<Duration>,
@@ -45,8 +55,12 @@ pub(crate) struct ConnectArgs {
 
 impl From<&ConnectArgs> for Overrides {
     fn from(args: &ConnectArgs) -> Self {
-        let ConnectArgs { cert, key, ca, server_name, connect_timeout, log_level: _, port, queue } = args.clone();
-        Self { cert, key, ca, server_name, connect_timeout, port, queue }
+        let ConnectArgs { cert, key, ca, server_name, access_token_file, connect_timeout, log_level: _, port, queue } =
+            args.clone();
+        // a flag goes before a variable
+        let is_given = access_token_file.as_ref().is_some_and(|path| !path.as_os_str().is_empty());
+        let access_token = Self::access_token_from_environment().filter(|_| !is_given);
+        Self { cert, key, ca, server_name, access_token_file, access_token, connect_timeout, port, queue }
     }
 }
 
@@ -64,6 +78,7 @@ impl ConnectArgs {
             ("--key", "TELEXEC_KEY", path(&self.key)),
             ("--ca", "TELEXEC_CA", path(&self.ca)),
             ("--server-name", "TELEXEC_SERVER_NAME", self.server_name.clone()),
+            ("--access-token-file", "TELEXEC_ACCESS_TOKEN_FILE", path(&self.access_token_file)),
         ];
         let given = flags.into_iter().filter_map(|(flag, variable, value)| {
             let value = value.filter(|value| std::env::var(variable).ok().as_ref() != Some(value))?;

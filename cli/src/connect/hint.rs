@@ -55,8 +55,9 @@ pub(crate) fn hint_for(error: &ExecutorError, resolved: &ResolvedTarget) -> Opti
     let Some(tls) = resolved.options.tls.as_ref().filter(|_| find::<rustls::Error>(error).is_some()) else {
         return Some(hint);
     };
-    let settings = [("--cert", "cert", &tls.cert), ("--ca", "ca", &tls.ca)];
-    let configured = settings.into_iter().filter(|(_, key, _)| resolved.configured.contains(key));
+    let cert = tls.certificate.as_ref().map(|own| ("--cert", "cert", &own.cert));
+    let settings = cert.into_iter().chain([("--ca", "ca", &tls.ca)]);
+    let configured = settings.filter(|(_, key, _)| resolved.configured.contains(key));
     Some(configured.fold(hint, |hint, (flag, key, path)| {
         let file = locate().map(|(file, _)| file.display().to_string()).unwrap_or_default();
         hint.replace(flag, &format!("{key} = {:?} in {file}", path.display().to_string()))

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use telexec_client::{Target, TlsOptions};
+use telexec_client::{ClientCertificate, Target, TlsOptions};
 use x509_parser::pem::Pem;
 
 use crate::config::{Config, ResolvedTarget, Route};
@@ -38,15 +38,19 @@ pub(crate) fn check(config: &Config, resolved: &ResolvedTarget) -> Result<(), Fa
     let is_new = |path: &Path, role| {
         SEEN.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert((path.to_owned(), role))
     };
-    if let Some(warning) = key_warning(&tls.key).filter(|_| is_new(&tls.key, Role::Key)) {
+    let own = tls.certificate.as_ref();
+    if let Some(ClientCertificate { key, .. }) = own
+        && let Some(warning) = key_warning(key).filter(|_| is_new(key, Role::Key))
+    {
         print_message(&warning);
     }
-    for path in [&tls.cert, &tls.ca] {
+    let cert = own.map(|own| &own.cert);
+    for path in cert.into_iter().chain([&tls.ca]) {
         if !is_new(path, Role::Certificate) {
             continue;
         }
         let Some(read) = Certificates::read(path) else { continue };
-        if path == &tls.cert && !read.is_for_clients {
+        if Some(path) == cert && !read.is_for_clients {
             let text = "its certificate is not for a client (extended key usage clientAuth), so no agent accepts it";
             return Err(Failure::message(exit::USAGE, format!("cannot use {}: {text}", path.display()))
                 .hint(Some("use one that was issued for a caller: telexec certs issue NAME --client")));
@@ -67,7 +71,7 @@ fn key_warning(path: &Path) -> Option<String> {
 
 /// When the caller's own certificate expires.
 pub(crate) fn expire_time(tls: &TlsOptions) -> Option<SystemTime> {
-    Certificates::read(&tls.cert).map(|read| read.expire_time)
+    Certificates::read(&tls.certificate.as_ref()?.cert).map(|read| read.expire_time)
 }
 
 fn warning(path: &Path, end: SystemTime, within: Duration, now: SystemTime) -> Option<String> {

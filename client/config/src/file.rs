@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use telexec_client::AccessToken;
+
 use crate::nodeset::Groups;
 use crate::{Destination, nodeset, parse_duration, parse_timeout};
 
@@ -39,6 +41,8 @@ pub struct Defaults {
     pub ca: Option<PathBuf>,
     /// The name in the agent's certificate.
     pub server_name: Option<String>,
+    /// A file with a JSON Web Token, for agents that know callers by tokens.
+    pub access_token_file: Option<PathBuf>,
     /// Timeout for connecting.
     #[serde(deserialize_with = "duration", serialize_with = "as_text")]
     pub connect_timeout: Option<Duration>,
@@ -53,7 +57,7 @@ pub struct Defaults {
     pub expiry_warning: Option<Duration>,
 }
 
-/// The client certificate and the trusted CA.
+/// The client certificate or token, and the trusted CA.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Credentials {
@@ -65,6 +69,11 @@ pub struct Credentials {
     pub ca: Option<PathBuf>,
     /// The name in the agent's certificate.
     pub server_name: Option<String>,
+    /// A file with a JSON Web Token, for agents that know callers by tokens.
+    pub access_token_file: Option<PathBuf>,
+    /// A token that is in no file: not in the configuration.
+    #[serde(skip)]
+    pub access_token: Option<AccessToken>,
 }
 
 /// A named agent.
@@ -83,6 +92,8 @@ pub struct TargetConfig {
     pub ca: Option<PathBuf>,
     /// The name in the agent's certificate.
     pub server_name: Option<String>,
+    /// A file with a JSON Web Token, for agents that know callers by tokens.
+    pub access_token_file: Option<PathBuf>,
     /// Timeout for connecting.
     #[serde(default, deserialize_with = "duration", serialize_with = "as_text")]
     pub connect_timeout: Option<Duration>,
@@ -185,13 +196,13 @@ impl Config {
     fn resolve_paths(&mut self, file: &Path) {
         let base = file.parent().unwrap_or(Path::new(""));
         let home = std::env::var_os("HOME");
-        let Defaults { cert, key, ca, .. } = &mut self.defaults;
-        let mut paths = vec![cert, key, ca];
-        for Credentials { cert, key, ca, .. } in self.credentials.values_mut() {
-            paths.extend([cert, key, ca]);
+        let Defaults { cert, key, ca, access_token_file, .. } = &mut self.defaults;
+        let mut paths = vec![cert, key, ca, access_token_file];
+        for Credentials { cert, key, ca, access_token_file, .. } in self.credentials.values_mut() {
+            paths.extend([cert, key, ca, access_token_file]);
         }
-        for TargetConfig { cert, key, ca, .. } in self.targets.values_mut() {
-            paths.extend([cert, key, ca]);
+        for TargetConfig { cert, key, ca, access_token_file, .. } in self.targets.values_mut() {
+            paths.extend([cert, key, ca, access_token_file]);
         }
         let NatsConfig { creds, nkey, ca, cert, key, signing_key } = &mut self.nats;
         paths.extend([creds, nkey, ca, cert, key, signing_key]);

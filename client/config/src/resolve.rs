@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use telexec_client::{ConnectOptions, DEFAULT_PORT, Target, TlsOptions};
+use telexec_client::{AccessToken, ConnectOptions, DEFAULT_PORT, Target, TlsOptions};
 #[cfg(feature = "nats")]
 use telexec_nats_client::NatsTarget;
 
@@ -136,11 +136,14 @@ impl Config {
     ) -> Result<ResolvedTarget, ConfigError> {
         let route = at_port(route, args.port)?;
         check_queue(&route, args.queue)?;
+        let credentials = self.credentials_of(named, args);
+        let access_token = credentials.access_token.clone();
         let options = ConnectOptions {
             tls: match &route {
-                Route::Direct(Target::Tcp { .. }) => self.tls(named, args)?,
+                Route::Direct(Target::Tcp { .. }) => tls(credentials)?,
                 _ => None,
             },
+            access_token,
             connect_timeout: self.connect_timeout(named, args),
             ..ConnectOptions::default()
         };
@@ -168,14 +171,18 @@ impl Config {
         let args = &overrides.into();
         let whole = self.clone();
         for target in self.targets.values_mut() {
-            let Credentials { cert, key, ca, server_name } = whole.credentials_of(Some(target), args);
+            let Credentials { cert, key, ca, server_name, access_token_file, access_token: _ } =
+                whole.credentials_of(Some(target), args);
             (target.cert, target.key, target.ca, target.server_name) = (cert, key, ca, server_name);
+            target.access_token_file = access_token_file;
             target.connect_timeout = Some(whole.connect_timeout(Some(target), args));
             target.user = target.user.take().or_else(|| whole.defaults.user.clone());
         }
         let defaults = &mut self.defaults;
-        let Credentials { cert, key, ca, server_name } = whole.credentials_of(None, args);
+        let Credentials { cert, key, ca, server_name, access_token_file, access_token: _ } =
+            whole.credentials_of(None, args);
         (defaults.cert, defaults.key, defaults.ca, defaults.server_name) = (cert, key, ca, server_name);
+        defaults.access_token_file = access_token_file;
         defaults.connect_timeout = Some(whole.connect_timeout(None, args));
         defaults.port = Some(whole.default_port());
         defaults.fanout = Some(whole.default_fanout());
@@ -183,22 +190,6 @@ impl Config {
             self.nats = nats;
         }
         self
-    }
-
-    fn tls(&self, named: Option<&TargetConfig>, args: &Overrides) -> Result<Option<TlsOptions>, ConfigError> {
-        let Credentials { cert, key, ca, server_name } = self.credentials_of(named, args);
-        match (cert, key, ca) {
-            (None, None, None) => Ok(None),
-            (Some(cert), Some(key), Some(ca)) => Ok(Some(TlsOptions { server_name, ..TlsOptions::new(cert, key, ca) })),
-            (cert, key, ca) => {
-                let paths = [("cert", cert), ("key", key), ("ca", ca)];
-                let missing: Vec<_> = paths.iter().filter(|(_, path)| path.is_none()).map(|(key, _)| *key).collect();
-                let text = "--cert, --key and --ca must be given together";
-                let file = locate().map(|(file, _)| file.display().to_string()).unwrap_or_default();
-                let hint = format!("missing: {}, as flags or in {file}", missing.join(" and "));
-                Err(ConfigError::new(text).with_hint(Some(hint)))
-            }
-        }
     }
 
     /// The credentials from flags, environment and configuration.
@@ -209,6 +200,8 @@ impl Config {
             key: path(&args.key),
             ca: path(&args.ca),
             server_name: args.server_name.clone().filter(|name| !name.is_empty()),
+            access_token_file: path(&args.access_token_file),
+            access_token: args.access_token.clone(),
         };
         let by_name = |name: &Option<String>| self.credentials.get(name.as_ref()?).cloned();
         let defaults = &self.defaults;
@@ -220,12 +213,34 @@ impl Config {
                 key: defaults.key.clone(),
                 ca: defaults.ca.clone(),
                 server_name: defaults.server_name.clone(),
+                access_token_file: defaults.access_token_file.clone(),
+                access_token: None,
             }),
             by_name(&defaults.credentials),
         ]
         .into_iter()
         .flatten()
-        .fold(given, Credentials::or)
+        .map(Credentials::with_access_token)
+        .fold(given.with_access_token(), Credentials::or)
+    }
+}
+
+fn tls(credentials: Credentials) -> Result<Option<TlsOptions>, ConfigError> {
+    let Credentials { cert, key, ca, server_name, access_token_file: _, access_token } = credentials;
+    match (cert, key, ca) {
+        (None, None, None) => Ok(None),
+        (Some(cert), Some(key), Some(ca)) => Ok(Some(TlsOptions { server_name, ..TlsOptions::new(cert, key, ca) })),
+        (None, None, Some(ca)) if access_token.is_some() => {
+            Ok(Some(TlsOptions { server_name, ..TlsOptions::without_certificate(ca) }))
+        }
+        (cert, key, ca) => {
+            let paths = [("cert", cert), ("key", key), ("ca", ca)];
+            let missing: Vec<_> = paths.iter().filter(|(_, path)| path.is_none()).map(|(key, _)| *key).collect();
+            let text = "--cert, --key and --ca must be given together";
+            let file = locate().map(|(file, _)| file.display().to_string()).unwrap_or_default();
+            let hint = format!("missing: {}, as flags or in {file}", missing.join(" and "));
+            Err(ConfigError::new(text).with_hint(Some(hint)))
+        }
     }
 }
 
@@ -266,19 +281,35 @@ impl Route {
 
 impl TargetConfig {
     fn own_credentials(&self) -> Credentials {
-        let Self { cert, key, ca, server_name, .. } = self.clone();
-        Credentials { cert, key, ca, server_name }
+        let Self { cert, key, ca, server_name, access_token_file, .. } = self.clone();
+        Credentials { cert, key, ca, server_name, access_token_file, access_token: None }
     }
 }
 
 impl Credentials {
+    /// The token of its file, unless it has one without a file.
+    fn with_access_token(mut self) -> Self {
+        self.access_token = self.access_token.take().or_else(|| self.access_token_file.clone().map(AccessToken::File));
+        self
+    }
+
+    /// With what these lack. Who has a certificate or a token is who calls: of the others, then, neither is taken.
     fn or(self, other: Self) -> Self {
-        let either = |one: Option<PathBuf>, other| one.or(other);
+        let has_identity = self.cert.is_some() || self.key.is_some() || self.access_token.is_some();
+        let other = match has_identity {
+            true if self.access_token.is_some() => {
+                Self { cert: None, key: None, access_token: None, access_token_file: None, ..other }
+            }
+            true => Self { access_token: None, access_token_file: None, ..other },
+            false => other,
+        };
         Self {
-            cert: either(self.cert, other.cert),
-            key: either(self.key, other.key),
-            ca: either(self.ca, other.ca),
+            cert: self.cert.or(other.cert),
+            key: self.key.or(other.key),
+            ca: self.ca.or(other.ca),
             server_name: self.server_name.or(other.server_name),
+            access_token_file: self.access_token_file.or(other.access_token_file),
+            access_token: self.access_token.or(other.access_token),
         }
     }
 }

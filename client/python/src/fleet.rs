@@ -34,16 +34,18 @@ struct Shared {
 #[pymethods]
 impl Targets {
     #[new]
-    #[pyo3(signature = (targets, *, cert=None, key=None, ca=None, connect_timeout=None))]
+    #[pyo3(signature = (targets, *, cert=None, key=None, ca=None, access_token_file=None, connect_timeout=None))]
     fn new(
         py: Python<'_>,
         targets: Words,
         cert: Option<PathBuf>,
         key: Option<PathBuf>,
         ca: Option<PathBuf>,
+        access_token_file: Option<PathBuf>,
         connect_timeout: Option<f64>,
     ) -> PyResult<Self> {
-        let overrides = Keywords { cert, key, ca, server_name: None, connect_timeout }.overrides()?;
+        let overrides =
+            Keywords { cert, key, ca, access_token_file, server_name: None, connect_timeout }.overrides()?;
         let config = load(py)?;
         let sets = match targets {
             Words::One(set) => vec![set],

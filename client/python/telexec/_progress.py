@@ -25,6 +25,8 @@ class Connecting(TypedDict, total=False):
     key: str | os.PathLike[str]
     #: The CA of the agents' certificates.
     ca: str | os.PathLike[str]
+    #: A file with a JSON Web Token, instead of `cert` and `key`.
+    access_token_file: str | os.PathLike[str]
     #: Seconds for the first connection to each.
     connect_timeout: float
 

@@ -138,6 +138,7 @@ class Targets:
         cert: str | os.PathLike[str] | None = None,
         key: str | os.PathLike[str] | None = None,
         ca: str | os.PathLike[str] | None = None,
+        access_token_file: str | os.PathLike[str] | None = None,
         connect_timeout: float | None = None,
     ) -> Targets: ...
     @property
@@ -171,6 +172,7 @@ def connect(
     cert: str | os.PathLike[str] | None = None,
     key: str | os.PathLike[str] | None = None,
     ca: str | os.PathLike[str] | None = None,
+    access_token_file: str | os.PathLike[str] | None = None,
     server_name: str | None = None,
     connect_timeout: float | None = None,
     reconnect: float = 30.0,

@@ -32,16 +32,18 @@ async def connect(
     cert: Path | None = None,
     key: Path | None = None,
     ca: Path | None = None,
+    access_token_file: Path | None = None,
     server_name: str | None = None,
     connect_timeout: float | None = None,
     reconnect: float = 30,
 ) -> Agent:
     """Connects to an agent: `unix:///PATH`, `HOST[:PORT]`, `vsock://CID:PORT`, or a name of telexec's configuration.
 
-    What is not given is as the program `telexec` has it, by TELEXEC_CERT, TELEXEC_KEY, TELEXEC_CA, TELEXEC_SERVER_NAME and
-    the configuration.
+    What is not given is as the program `telexec` has it, by TELEXEC_CERT, TELEXEC_KEY, TELEXEC_CA, TELEXEC_SERVER_NAME,
+    TELEXEC_ACCESS_TOKEN_FILE, TELEXEC_ACCESS_TOKEN and the configuration.
 
     cert, key, ca: PEM files of the client's certificate and its key, and of the CA of the agent's; all or none
+    access_token_file: a file with a JSON Web Token, read for each call, instead of cert and key
     server_name: the name in the agent's certificate, unless it is the host
     connect_timeout: seconds for the first connection
     reconnect: seconds for which a lost connection is made up for, before `Lost`; 0: not at all
@@ -51,6 +53,7 @@ async def connect(
         cert=cert,
         key=key,
         ca=ca,
+        access_token_file=access_token_file,
         server_name=server_name,
         connect_timeout=connect_timeout,
         reconnect=reconnect,

@@ -1,4 +1,4 @@
-//! The permission of a call while it lasts: decided again whenever the policy or the certificates have changed, by what
+//! The permission of a call while it lasts: decided again whenever the policy, the certificates or the keys of tokens have changed, by what
 //! decided at its start, so that an open stream is worth no more than a new call.
 
 use std::collections::BTreeSet;
@@ -17,9 +17,8 @@ use crate::audit::Operation;
 use crate::call::{Call, Rpc};
 use crate::lock::lock;
 use crate::policy::{Decision, Detail, Facts, FileUse, PortUse, Subject};
-use crate::reload::{Changes, Watched};
+use crate::reload::{Watched, next_change};
 use crate::request_memory::Reservation;
-use crate::tls::client_cert_check::ClientCertCheck;
 
 /// What a call was permitted. It holds as long as nothing changes.
 pub(crate) struct Permission {
@@ -89,7 +88,7 @@ impl Permission {
     }
 
     fn may_change(&self) -> bool {
-        self.stack.policy.is_some() || self.call.caller.cert_check.is_some()
+        self.stack.policy.is_some() || self.call.caller.may_change()
     }
 
     /// Whether it is to follow what was started before, and no more.
@@ -178,18 +177,16 @@ impl Permission {
 
     /// Returns when it holds no more, with what a new call would be refused with; never, if nothing can change that.
     pub(crate) async fn ended(self: &Arc<Self>) -> ExecutorError {
-        let cert_check = self.call.caller.cert_check.as_ref();
         // from before the first look
         let mut policy = self.stack.policy.as_ref().map(Watched::changes);
-        let mut certificates = cert_check.map(ClientCertCheck::changes);
+        let mut caller = self.call.caller.changes();
         loop {
             if let Err(refused) = self.check_in_turn().await {
                 return refused;
             }
             tokio::select! {
-                () = next(&mut policy) => {}
-                () = next(&mut certificates) => {}
-                () = expiry(cert_check) => {}
+                () = next_change(&mut policy) => {}
+                () = caller.next() => {}
             }
         }
     }
@@ -263,20 +260,6 @@ impl Permission {
 
     fn policy(&self) -> Option<Arc<str>> {
         self.stack.policy.as_ref().map(|policy| Arc::clone(&policy.current().digest))
-    }
-}
-
-async fn next<T>(changes: &mut Option<Changes<T>>) {
-    match changes {
-        Some(changes) => changes.next().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn expiry(cert_check: Option<&ClientCertCheck>) {
-    match cert_check {
-        Some(cert_check) => cert_check.expiry().await,
-        None => std::future::pending().await,
     }
 }
 

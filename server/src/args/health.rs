@@ -81,7 +81,7 @@ pub(crate) fn address(config: &Config) -> Result<ListenAddress, ConfigError> {
     let unix = config.listen.iter().find(|listen| matches!(listen, ListenAddress::Unix(_)));
     let tcp = || config.listen.iter().find(|listen| plain && matches!(listen, ListenAddress::Tcp(_)));
     unix.or_else(tcp).cloned().ok_or_else(|| {
-        let why = "all addresses of the agent require a client certificate: let it listen on a Unix socket too \
+        let why = "all addresses of the agent require a client certificate, or a token: let it listen on a Unix socket too \
                    (listen = [\"unix:///run/telexec/agent.sock\", ...]), or give an address (telexecd health unix:///PATH)";
         ConfigError::from(InvalidSetting(why.into()))
     })

@@ -110,6 +110,11 @@ pub(super) struct Origin {
     certificate_serial: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     certificate_fingerprint: Option<String>,
+    /// The peer of the connection, if a token names another caller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    presented_by: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_id: Option<String>,
     rpc: Cow<'static, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<String>,
@@ -132,6 +137,8 @@ impl Origin {
             peer_gid: None,
             certificate_serial: None,
             certificate_fingerprint: None,
+            presented_by: None,
+            token_id: None,
             rpc: "".into(),
             trace_id: None,
         })
@@ -147,6 +154,8 @@ impl Origin {
             peer_gid: caller.credentials.map(|credentials| credentials.gid()),
             certificate_serial: caller.certificate().map(|certificate| certificate.serial.clone()),
             certificate_fingerprint: caller.certificate().map(|certificate| certificate.fingerprint.clone()),
+            presented_by: caller.presented_by.as_ref().map(|identity| clip(identity.as_str())),
+            token_id: caller.token.as_ref().and_then(|token| token.id.as_deref()).map(clip_name),
             rpc,
             trace_id,
         })

@@ -1,6 +1,7 @@
-//! Records of who was turned away before a policy was asked: peers that were not authenticated, and calls of certificates that are
-//! no longer valid.
+//! Records of who was turned away before a policy was asked: peers that were not authenticated, calls of certificates that are no
+//! longer valid, and calls with tokens that are not accepted.
 
+use std::net::SocketAddr;
 use std::num::NonZero;
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
@@ -9,7 +10,7 @@ use telexec_executor::ExecutorError;
 
 use super::command::clip;
 use super::record::{Body, Failure, Origin, Record, clip_name};
-use super::{Audit, CLEANUP_SIZE, MAX_WAITING, json, rest};
+use super::{Audit, CLEANUP_SIZE, Inner, MAX_WAITING, json, rest};
 use crate::call::caller::{Caller, Transport};
 use crate::digest::sha256;
 use crate::handshake::HandshakeError;
@@ -52,12 +53,7 @@ impl Audit {
     /// Records that a peer was not authenticated, unless it went away by itself.
     pub(crate) async fn record_rejected_peer(&self, transport: Transport, remote: &Remote, error: &HandshakeError) {
         let Some(inner) = self.0.as_ref().filter(|_| error.is_decision()) else { return };
-        if inner.rejections.len() > CLEANUP_SIZE {
-            inner.rejections.retain_recent();
-        }
-        let spares = inner.rejections.check_key(&remote.source.to_string()).is_ok();
-        // the rest of the queue is for callers, and none of these waits for room in it
-        if !spares || inner.slots.available_permits() <= MAX_WAITING / 2 {
+        if !inner.spares_nobody(&remote.source.to_string()) {
             return inner.leave_out(NOBODY, true, Origin::of_nobody);
         }
         let peer = Box::new(RejectedPeer::new(transport, remote, error));
@@ -66,15 +62,42 @@ impl Audit {
         }
     }
 
-    /// Records that a call was refused, since the certificate of its connection is no longer valid.
+    /// Records that a call was refused: the certificate of its connection is no longer valid, or its token is not accepted.
     pub(crate) async fn record_rejected_call(&self, caller: &Caller, path: &str, error: &ExecutorError) {
         let Some(inner) = &self.0 else { return };
         let origin = || Origin::of_caller(caller, clip_name(path.rsplit('/').next().unwrap_or_default()).into(), None);
+        let record = || Record::new(Body::RejectedCall(Failure::from(error))).of(&origin());
+        if !caller.is_authenticated() {
+            if !inner.spares_nobody(&source_of(&caller.address)) {
+                return inner.leave_out(NOBODY, true, Origin::of_nobody);
+            }
+            if inner.fits(NOBODY, rest(caller.identity.as_str()), true, Origin::of_nobody) {
+                inner.write(record()).await;
+            }
+            return;
+        }
         let identity = caller.identity.as_str();
         if inner.spares(identity, origin) && inner.fits(identity, rest(identity), true, origin) {
-            inner.write(Record::new(Body::RejectedCall(Failure::from(error))).of(&origin())).await;
+            inner.write(record()).await;
         }
     }
+}
+
+impl Inner {
+    /// Whether there may be a record of one from this source who is not authenticated.
+    fn spares_nobody(&self, source: &str) -> bool {
+        if self.rejections.len() > CLEANUP_SIZE {
+            self.rejections.retain_recent();
+        }
+        // the rest of the queue is for callers, and none of these waits for room in it
+        self.rejections.check_key(&source.to_owned()).is_ok() && self.slots.available_permits() > MAX_WAITING / 2
+    }
+}
+
+/// The source of an address on TCP.
+fn source_of(address: &str) -> String {
+    let address = address.parse().map(|address: SocketAddr| Source::of_ip(address.ip()).to_string());
+    address.unwrap_or_default()
 }
 
 impl RejectedPeer {

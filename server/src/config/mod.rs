@@ -29,6 +29,7 @@ use crate::reload::Source;
 use crate::request_memory::Limits;
 use crate::tls::TlsFiles;
 use crate::tls::ca_names::Identities;
+use crate::token::{TokenIssuerConfig, TokenIssuers};
 use crate::trace;
 
 /// Twice the default number of executions: each may be followed, and queried besides.
@@ -87,6 +88,9 @@ pub struct Config {
     /// For each CA file, the patterns of the names for which its CAs may issue certificates. Default: any CA of `client_ca`
     /// may issue certificates for any name.
     pub identities: Option<BTreeMap<PathBuf, Vec<String>>>,
+    /// Issuers of JSON Web Tokens (RFC 7519), by the names that the identities of their callers begin with. Default: callers need
+    /// certificates.
+    pub token_issuers: BTreeMap<String, TokenIssuerConfig>,
     /// The policy, in Cedar. Default: every authenticated caller may run commands, and do anything with its own.
     pub policy: Option<PathBuf>,
     /// The private key (Ed25519, PKCS#8 in PEM) that signs receipts. Default: requests for one are refused.
@@ -221,6 +225,7 @@ impl Default for Config {
             client_ca: None,
             client_crl: None,
             identities: None,
+            token_issuers: BTreeMap::new(),
             policy: None,
             receipt_key: None,
             roles: BTreeMap::new(),
@@ -297,6 +302,9 @@ impl Config {
         let others = tls.into_iter().chain([&mut self.policy, &mut self.receipt_key, &mut self.state_dir]).flatten();
         for path in others.chain(self.audit.syslog.iter_mut().flat_map(SyslogConfig::paths)) {
             *path = directory.join(&*path);
+        }
+        for issuer in self.token_issuers.values_mut() {
+            issuer.resolve_paths(directory);
         }
         if let Some(identities) = self.identities.take() {
             self.identities = Some(identities.into_iter().map(|(path, names)| (directory.join(path), names)).collect());
@@ -396,15 +404,24 @@ impl Config {
         if self.default_timeout == Some(Duration::ZERO) || self.max_timeout == Some(Duration::ZERO) {
             return invalid("default_timeout and max_timeout must be positive; omit them for no timeout");
         }
+        TokenIssuers::load(&self.token_issuers)?;
         let tls = self.tls_files()?;
         if let Some(files) = &tls {
             files.load()?;
+        }
+        if tls.is_none()
+            && let Some((name, _)) = self.token_issuers.iter().find(|(_, issuer)| issuer.admits_without_certificate())
+        {
+            return invalid(&format!(
+                "token_issuers.{name} needs tls_cert and tls_key, for connections by TLS without a client certificate; or set presented_by"
+            ));
         }
         for listen in &self.listen {
             check_protection(listen, tls.as_ref(), self.insecure)?;
         }
         if let Some(listen) = &self.metrics_listen {
-            check_protection(listen, tls.as_ref(), true).map_err(ConfigError::of_metrics)?;
+            let tls = tls.as_ref().filter(|files| files.client_ca.is_some());
+            check_protection(listen, tls, true).map_err(ConfigError::of_metrics)?;
         }
         self.named_commands()?;
         Receipts::open(self.receipt_key.as_deref())?;
@@ -435,16 +452,21 @@ impl Config {
     pub(crate) fn tls_files(&self) -> Result<Option<TlsFiles>, ConfigError> {
         let (cert, key, client_ca) = (self.tls_cert.clone(), self.tls_key.clone(), self.client_ca.clone());
         let identities = self.identities.as_ref().map(Identities::new).transpose()?;
-        match (cert, key, client_ca, self.client_crl.clone()) {
-            (Some(cert), Some(key), Some(client_ca), client_crl) => {
-                Ok(Some(TlsFiles { cert, key, client_ca, client_crl, identities }))
+        let admits_without_certificate = self.token_issuers.values().any(TokenIssuerConfig::admits_without_certificate);
+        let invalid = |text: &str| Err(InvalidSetting(text.to_owned()).into());
+        if client_ca.is_none() && identities.is_some() {
+            return invalid("[identities] needs client_ca");
+        }
+        if client_ca.is_none() && self.client_crl.is_some() {
+            return invalid("--client-crl needs --client-ca");
+        }
+        match (cert, key) {
+            (Some(cert), Some(key)) if client_ca.is_some() || admits_without_certificate => {
+                let client_crl = self.client_crl.clone();
+                Ok(Some(TlsFiles { cert, key, client_ca, client_crl, identities, admits_without_certificate }))
             }
-            (None, None, None, None) if identities.is_some() => {
-                Err(InvalidSetting("[identities] needs client_ca".into()).into())
-            }
-            (None, None, None, None) => Ok(None),
-            (None, None, None, Some(_)) => Err(InvalidSetting("--client-crl needs --client-ca".into()).into()),
-            _ => Err(InvalidSetting("--tls-cert, --tls-key and --client-ca must be given together".into()).into()),
+            (None, None) if client_ca.is_none() => Ok(None),
+            _ => invalid("--tls-cert, --tls-key and --client-ca must be given together"),
         }
     }
 
@@ -480,7 +502,8 @@ impl Config {
     /// # Errors
     /// A role is malformed.
     pub(crate) fn policy_file(&self) -> Result<Option<PolicyFile>, ConfigError> {
-        let roles = Roles::new(&self.roles)?;
+        let by_token = self.token_issuers.values().flat_map(|issuer| issuer.roles.keys());
+        let roles = Roles::new(&self.roles)?.with_names(by_token);
         let named_commands = self.commands.keys().cloned().collect();
         let keeps_audit_log = self.audit.file.is_some();
         let agent = AgentFacts {

@@ -24,6 +24,7 @@ use crate::call::deadline::Deadline;
 use crate::handshake::Peer;
 use crate::http2::body;
 use crate::http2::body::Body;
+use crate::http2::callers::{AccountedCaller, CallRefusal, Callers};
 use crate::http2::loss::{Link, LossReport, Observed, Reported};
 use crate::http2::message;
 use crate::http2::message::Limited;
@@ -31,6 +32,7 @@ use crate::http2::preface::{PendingAdmission, PrefaceTimeout};
 use crate::http2::turns::{BodyTurns, InTurns};
 use crate::metrics::{Metrics, Refusal};
 use crate::request_memory::RequestMemory;
+use crate::token::TokenIssuers;
 
 /// Concurrent calls of one connection; executions have their own limit.
 pub(super) const MAX_STREAMS: u32 = 1024;
@@ -48,6 +50,7 @@ pub(crate) struct Shared {
     pub(crate) call_limiter: CallLimiter,
     pub(crate) request_memory: RequestMemory,
     pub(crate) body_turns: BodyTurns,
+    pub(crate) tokens: TokenIssuers,
     pub(crate) audit: Audit,
     pub(crate) metrics: Metrics,
     /// Open calls may complete; new ones are refused.
@@ -58,49 +61,46 @@ pub(crate) struct Shared {
 /// certificate is no longer valid new calls are refused, and open ones are ended (`permission`).
 pub(crate) async fn serve(peer: Peer, admission: PendingAdmission, shared: Shared) {
     let Peer { caller, io } = peer;
-    let Shared { routes, call_limiter, request_memory, body_turns, audit, metrics, goaway } = shared;
-    let account = request_memory.of(&caller.identity);
-    let turns = body_turns.of(&caller.identity);
+    let Shared { routes, call_limiter, request_memory, body_turns, tokens, audit, metrics, goaway } = shared;
+    let callers = Callers::new(caller, tokens, admission.admission.clone(), request_memory, body_turns);
+    let callers = Arc::new(callers);
     let link = Link::new();
     let observed = Arc::clone(&link);
     let service = service_fn(move |mut request: Request<Incoming>| {
-        let refusal = caller.check().err();
         let observed = Arc::clone(&link);
         let call = ConnectionState::observed(move || observed.is_live());
         let report = LossReport { call, stream: link.next_stream(), link: Arc::clone(&link) };
-        request.extensions_mut().insert(Arc::clone(&caller));
         request.extensions_mut().insert(report.call.clone());
-        let permit = call_limiter.acquire(&caller.identity);
-        let (routes, account, metrics) = (routes.clone(), account.clone(), metrics.clone());
-        let (audit, caller) = (audit.clone(), Arc::clone(&caller));
-        let (answered, turns) = (report.clone(), turns.clone());
-        let request_turns = turns.clone();
+        let (routes, callers, call_limiter) = (routes.clone(), Arc::clone(&callers), call_limiter.clone());
+        let (audit, metrics) = (audit.clone(), metrics.clone());
+        let answered = report.clone();
         let answer = async move {
-            let permit = match permit {
+            let (AccountedCaller { caller, account, turns }, checked) = callers.of(request.headers_mut()).await;
+            let permit = match call_limiter.acquire(&caller.identity) {
                 Ok(permit) => permit,
                 Err(exhausted) => {
                     metrics.refused(Refusal::Exhausted);
-                    return call_limiter::count_until_sent(body::of(exhausted.into_http()), None, None);
+                    return (call_limiter::count_until_sent(body::of(exhausted.into_http()), None, None), turns);
                 }
             };
-            let (answered, reservation) = match refusal {
-                Some(refusal) => {
-                    metrics.refused(Refusal::Certificate);
-                    audit.record_rejected_call(&caller, request.uri().path(), &refusal).await;
-                    (body::of(error_to_status(&refusal).into_http()), None)
+            if let Err(CallRefusal { counted, error }) = checked {
+                counted.into_iter().for_each(|refusal| metrics.refused(refusal));
+                audit.record_rejected_call(&caller, request.uri().path(), &error).await;
+                let refused = body::of(error_to_status(&error).into_http());
+                return (call_limiter::count_until_sent(refused, Some(permit), None), turns);
+            }
+            request.extensions_mut().insert(caller);
+            let (answered, reservation) = match message::admit(request, &account, metrics) {
+                Some((request, reservation)) => {
+                    let request = request.map(|body| turns.carry(body));
+                    (answer(routes, request).await, Some(reservation))
                 }
-                None => match message::admit(request, &account, metrics) {
-                    Some((request, reservation)) => {
-                        let request = request.map(|body| request_turns.carry(body));
-                        (answer(routes, request).await, Some(reservation))
-                    }
-                    None => (body::of(message::unsupported()), None),
-                },
+                None => (body::of(message::unsupported()), None),
             };
-            call_limiter::count_until_sent(answered, Some(permit), reservation)
+            (call_limiter::count_until_sent(answered, Some(permit), reservation), turns)
         };
         async move {
-            let response = Reported::new(Box::pin(answer), report).await;
+            let (response, turns) = Reported::new(Box::pin(answer), report).await;
             Ok::<_, Infallible>(response.map(|body| Reported::new(turns.carry(body), answered)))
         }
     });

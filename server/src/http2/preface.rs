@@ -1,5 +1,5 @@
 //! A timeout for the client's HTTP/2 preface (RFC 9113, section 3.4): hyper waits for it without a limit, and begins its
-//! keepalive only after it.
+//! keepalive only after it. Of a peer that nobody knows yet, a timeout for its first call with a token too.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -7,28 +7,33 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use crate::listen::connection_limiter::ConnectionPermit;
+use crate::http2::admission::{Admission, Admitted};
+use crate::identity::Identity;
 
 pub(super) const PREFACE_BYTES: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
+
+/// From the preface to a call that says whose connection it is.
+const FIRST_CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How a connection that is pending becomes one that is served.
 pub(crate) struct PendingAdmission {
     /// Cancelled when it is displaced by others.
     pub(crate) displaced: CancellationToken,
-    /// `None`: too many connections.
-    pub(crate) acquire_permit: Box<dyn FnOnce() -> Option<ConnectionPermit> + Send>,
+    /// Whose connection it is; `None`: its first call says that.
+    pub(crate) identity: Option<Identity>,
+    pub(crate) admission: Admission,
 }
 
 /// A connection that fails if the preface does not arrive in time, or there is no permit for it then. Only counts bytes: hyper
 /// checks their content.
 pub(crate) struct PrefaceTimeout<S> {
     io: S,
-    /// `None`: the preface has arrived.
+    /// `None`: it is admitted.
     waits: Option<PrefaceWait>,
-    permit: Option<ConnectionPermit>,
+    admission: Admission,
 }
 
 struct PrefaceWait {
@@ -36,18 +41,18 @@ struct PrefaceWait {
     left: usize,
     time: Pin<Box<Sleep>>,
     displaced: Pin<Box<WaitForCancellationFutureOwned>>,
-    acquire_permit: Box<dyn FnOnce() -> Option<ConnectionPermit> + Send>,
+    identity: Option<Identity>,
 }
 
 impl<S> PrefaceTimeout<S> {
-    pub(crate) fn new(io: S, timeout: Duration, admission: PendingAdmission) -> Self {
+    pub(crate) fn new(io: S, timeout: Duration, pending: PendingAdmission) -> Self {
         let waits = PrefaceWait {
             left: PREFACE_BYTES,
             time: Box::pin(tokio::time::sleep(timeout)),
-            displaced: Box::pin(admission.displaced.cancelled_owned()),
-            acquire_permit: admission.acquire_permit,
+            displaced: Box::pin(pending.displaced.cancelled_owned()),
+            identity: pending.identity,
         };
-        Self { io, waits: Some(waits), permit: None }
+        Self { io, waits: Some(waits), admission: pending.admission }
     }
 
     /// After so many bytes were read while waiting.
@@ -55,26 +60,39 @@ impl<S> PrefaceTimeout<S> {
     /// # Errors
     /// The connection is to be closed.
     fn wait(&mut self, mut waits: PrefaceWait, read: usize, cx: &mut Context<'_>) -> io::Result<()> {
+        let had_preface = waits.left == 0;
         waits.left = waits.left.saturating_sub(read);
-        if waits.left == 0 {
-            self.permit = (waits.acquire_permit)();
-            return self
-                .permit
-                .as_ref()
-                .map(drop)
-                .ok_or_else(|| failure(ErrorKind::QuotaExceeded, "too many connections"));
+        let has_preface = waits.left == 0;
+        let admitted = match &waits.identity {
+            Some(identity) if has_preface => self.admission.admit(identity),
+            _ => self.admission.state(),
+        };
+        match admitted {
+            Admitted::Yes => return Ok(()),
+            Admitted::No => return Err(failure(ErrorKind::QuotaExceeded, "too many connections, or refused calls")),
+            Admitted::NotYet => {}
+        }
+        if has_preface && !had_preface {
+            waits.time.as_mut().reset(Instant::now() + FIRST_CALL_TIMEOUT);
         }
         if waits.displaced.as_mut().poll(cx).is_ready() {
             return Err(failure(
                 ErrorKind::ConnectionAborted,
-                "no HTTP/2 preface yet, dropped in favour of other connections",
+                "not admitted yet, dropped in favour of other connections",
             ));
         }
         if waits.time.as_mut().poll(cx).is_ready() {
-            return Err(failure(ErrorKind::TimedOut, "no HTTP/2 preface in time"));
+            let what = if has_preface { "no call with a token in time" } else { "no HTTP/2 preface in time" };
+            return Err(failure(ErrorKind::TimedOut, what));
         }
         self.waits = Some(waits);
         Ok(())
+    }
+}
+
+impl<S> Drop for PrefaceTimeout<S> {
+    fn drop(&mut self) {
+        self.admission.close();
     }
 }
 

@@ -23,6 +23,11 @@ impl Identity {
         Self("tcp:anonymous".into())
     }
 
+    /// The peer of a TLS connection who presented no certificate: nobody, unless a call has a token.
+    pub(crate) fn unknown() -> Self {
+        Self("tls:anonymous".into())
+    }
+
     /// The peer of a Unix socket: `unix:uid=N`.
     pub(crate) fn from_credentials(credentials: &UCred) -> Self {
         Self(format!("unix:uid={}", credentials.uid()).into())

@@ -9,7 +9,7 @@ const MATCHING: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: false };
 
 /// A set of identities, given by patterns.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct NamePatterns(Vec<Pattern>);
 
 impl NamePatterns {

@@ -89,7 +89,10 @@ impl Listeners {
             }
         }
         let metrics = match &config.metrics_listen {
-            Some(listen) => Some(Self::bind_metrics(listen, config, tls.clone()).await?),
+            Some(listen) => {
+                let tls = tls.clone().filter(|_| config.client_ca.is_some());
+                Some(Self::bind_metrics(listen, config, tls).await?)
+            }
             None => None,
         };
         Ok(Self { all, metrics, tls, reload: Reload::default() })

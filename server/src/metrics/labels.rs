@@ -50,6 +50,8 @@ label_values! {
         Connections = "connections",
         /// The certificate of an open connection was revoked or has expired.
         Certificate = "certificate",
+        /// The call has a token that is not accepted, or neither a token nor a certificate.
+        Token = "token",
     }
 }
 

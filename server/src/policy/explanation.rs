@@ -12,6 +12,7 @@ use super::condition::Condition;
 use super::rule::Rule;
 use super::simple_command::{self, EACH_COMMAND};
 use super::{Decision, Detail, FileUse, Policy, Subject};
+use crate::call::caller::Caller;
 
 /// Further conditions are not named, nor are further variables.
 const MAX_CONDITIONS: usize = 16;
@@ -19,7 +20,7 @@ const MAX_VARIABLES: usize = 8;
 
 /// A call, or one command of its text, as Cedar is asked about it.
 pub(super) struct Question<'a> {
-    pub(super) identity: &'a str,
+    pub(super) caller: &'a Caller,
     pub(super) action: &'static str,
     pub(super) subject: &'a Subject<'a>,
     /// The command, where those of a text are decided one by one.
@@ -39,7 +40,7 @@ struct Candidate<'a> {
 impl Policy {
     /// No rule permits it.
     pub(super) fn unpermitted(&self, denied: &Question<'_>, detail: Detail) -> Decision {
-        let (call, who) = (self.describe(denied), self.who(denied.identity));
+        let (call, who) = (self.describe(denied), self.who(denied.caller));
         let reason = format!("no rule of the policy permits {call} for {who}");
         if detail == Detail::Verdict {
             return Decision { reason, ..Decision::default() };
@@ -67,7 +68,7 @@ impl Policy {
         let names: Vec<_> = rules.iter().map(|rule| rule.name.clone()).collect();
         let explained = rules.iter().filter(|_| detail == Detail::Explained);
         let unmet = explained.flat_map(|rule| denied.check(rule).1);
-        let (call, who) = (self.describe(denied), self.who(denied.identity));
+        let (call, who) = (self.describe(denied), self.who(denied.caller));
         Decision {
             reason: format!("the policy forbids {call} for {who}: {}", names.join(", ")),
             missing: denied.explain_all(unmet.take(MAX_CONDITIONS)),
@@ -84,8 +85,10 @@ impl Policy {
     }
 
     /// The identity with its roles.
-    fn who(&self, identity: &str) -> String {
-        match self.roles.of(identity).collect::<Vec<_>>().as_slice() {
+    fn who(&self, caller: &Caller) -> String {
+        let identity = caller.identity.as_str();
+        let by_token = caller.roles().iter().map(String::as_str);
+        match self.roles.of(identity).chain(by_token).collect::<Vec<_>>().as_slice() {
             [] => format!("{identity} (no role)"),
             [role] => format!("{identity} (role {role})"),
             roles => format!("{identity} (roles {})", roles.join(", ")),

@@ -19,6 +19,7 @@ mod rule;
 mod schema;
 mod simple_command;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -315,9 +316,9 @@ impl Policy {
     ) -> Result<Permit<'_>, Box<Decision>> {
         match self.ask(call, command) {
             Ok((request, entities)) => {
-                let (identity, subject) = (call.caller.identity.as_str(), call.subject);
+                let (caller, subject) = (call.caller, call.subject);
                 let action = action_name(call.rpc, subject);
-                let call = Question { identity, action, subject, command, request: &request, entities: &entities };
+                let call = Question { caller, action, subject, command, request: &request, entities: &entities };
                 self.permit(&call, detail)
             }
             // such as two entities with one name: deny
@@ -352,7 +353,12 @@ impl Policy {
     fn rules_about(&self, caller: &Caller) -> impl Iterator<Item = &Rule> {
         let name = caller.identity.as_str();
         let principal = uid(&self.names.identity, name);
-        let roles: Vec<_> = self.roles.of(name).map(|role| uid(&self.names.role, role)).collect();
+        let roles: Vec<_> = self
+            .roles
+            .of(name)
+            .chain(caller.roles().iter().map(String::as_str))
+            .map(|role| uid(&self.names.role, role))
+            .collect();
         let is_in = move |group: &EntityUid| *group == principal || roles.contains(group);
         self.rules.values().filter(move |rule| match &rule.principal {
             PrincipalConstraint::Any => true,
@@ -386,13 +392,13 @@ impl Policy {
             Subject::File(file) => (agent.clone(), call().into_iter().chain(file.context()).collect()),
             Subject::Approval(asked) => {
                 if asked.identity != caller.identity {
-                    others.push(self.identity(asked.identity.as_str())?);
+                    others.push(self.identity(asked.identity.as_str(), &[])?);
                 }
                 (agent.clone(), call().into_iter().chain(self.context_of(asked)).collect())
             }
             Subject::Identity(name) => {
                 if *name != caller.identity.as_str() {
-                    others.push(self.identity(name)?);
+                    others.push(self.identity(name, &[])?);
                 }
                 let identity = ("identity".to_owned(), Value::new_entity_uid(uid(&names.identity, name)));
                 (agent.clone(), call().into_iter().chain([identity]).collect())
@@ -403,14 +409,14 @@ impl Policy {
                 let attributes = attributes.into_iter().chain(self.agent_attributes()).collect();
                 others.push(Entity::new(execution.clone(), attributes, HashSet::from([agent.clone()]))?);
                 if *owner != caller.identity.as_str() {
-                    others.push(self.identity(owner)?);
+                    others.push(self.identity(owner, &[])?);
                 }
                 (execution, call())
             }
         };
         let action = action_name(*rpc, subject);
-        let make = || self.entities_of(caller.identity.as_str(), self.action(*rpc, subject));
-        let mut entities = self.entities.get(caller.identity.as_str(), action, make)?;
+        let make = || self.entities_of(caller, self.action(*rpc, subject));
+        let mut entities = self.entities.get(&principal_key(caller), action, make)?;
         if !others.is_empty() {
             entities = Arc::new(Entities::clone(&entities).add_entities(others, None)?);
         }
@@ -430,11 +436,12 @@ impl Policy {
         ]
     }
 
-    /// What each call of an identity refers to. An action is always in the same group.
-    fn entities_of(&self, identity: &str, action: Entity) -> Result<Entities, Box<dyn Error>> {
+    /// What each call of a caller refers to. An action is always in the same group.
+    fn entities_of(&self, caller: &Caller, action: Entity) -> Result<Entities, Box<dyn Error>> {
         let agent = uid(&self.names.agent, &self.agent.hostname);
         let agent = Entity::new(agent, self.agent_attributes().collect(), HashSet::new())?;
-        Ok(Entities::from_entities([self.identity(identity)?, agent, action], None)?)
+        let principal = self.identity(caller.identity.as_str(), caller.roles())?;
+        Ok(Entities::from_entities([principal, agent, action], None)?)
     }
 
     /// What permits `call`.
@@ -465,10 +472,11 @@ impl Policy {
         }))
     }
 
-    /// An identity, as a member of its roles.
-    fn identity(&self, name: &str) -> Result<Entity, Box<dyn Error>> {
+    /// An identity, as a member of its roles, and of those that a token gives it.
+    fn identity(&self, name: &str, by_token: &[String]) -> Result<Entity, Box<dyn Error>> {
         let attributes = HashMap::from([("name".to_owned(), Value::new_string(name.to_owned()))]);
-        let roles = self.roles.of(name).map(|role| uid(&self.names.role, role)).collect();
+        let roles = self.roles.of(name).chain(by_token.iter().map(String::as_str));
+        let roles = roles.map(|role| uid(&self.names.role, role)).collect();
         Ok(Entity::new(uid(&self.names.identity, name), attributes, roles)?)
     }
 
@@ -485,6 +493,14 @@ impl Policy {
             _ => Some(uid(&self.names.action, rpc.group())),
         };
         Entity::new_no_attrs(uid(&self.names.action, action_name(rpc, subject)), group.into_iter().collect())
+    }
+}
+
+/// What the entities of a caller depend on. No name has control characters; roles are of the configuration.
+fn principal_key(caller: &Caller) -> Cow<'_, str> {
+    match caller.roles() {
+        [] => caller.identity.as_str().into(),
+        roles => format!("{}\n{}", caller.identity, roles.join("\n")).into(),
     }
 }
 

@@ -21,6 +21,16 @@ impl Roles {
         configured.iter().map(role).collect::<Result<_, _>>().map(Self)
     }
 
+    /// With roles of these names, which tokens give to their callers.
+    pub(crate) fn with_names<'a>(mut self, names: impl Iterator<Item = &'a String>) -> Self {
+        for name in names {
+            if !self.contains(name) {
+                self.0.push((name.clone(), NamePatterns::default()));
+            }
+        }
+        self
+    }
+
     /// The roles of an identity.
     pub(crate) fn of<'a>(&'a self, identity: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(_, names)| names.contain(identity)).map(|(role, _)| role.as_str())

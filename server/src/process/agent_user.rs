@@ -206,7 +206,9 @@ fn check_files(user: &Credentials, config: &Config, file: Option<&Path>) -> Resu
     let public = [&config.tls_cert, &config.client_ca, &config.client_crl, &config.policy];
     let syslog = syslog.into_iter().flat_map(|syslog| [&syslog.ca, &syslog.cert]).flatten();
     let own = std::env::current_exe().ok().into_iter().chain(file.map(Path::to_owned));
-    check_access(user, public.into_iter().flatten().chain(syslog).cloned().chain(own).collect(), "")
+    let tokens = config.token_issuers.values().flat_map(|issuer| [&issuer.keys_file, &issuer.keys_ca]).flatten();
+    let public = public.into_iter().flatten().chain(syslog).chain(tokens);
+    check_access(user, public.cloned().chain(own).collect(), "")
 }
 
 fn look_up(config: &Config, name: &str) -> Result<(Credentials, Option<Users>), AgentUserError> {

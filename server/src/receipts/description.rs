@@ -42,6 +42,7 @@ pub(super) fn describe(agent: &Agent, call: &Call, id: &ExecutionId, command: &C
             identity: caller.identity.to_string(),
             transport: caller.transport.as_str().to_owned(),
             certificate_sha256: caller.certificate().map(|certificate| certificate.fingerprint.clone()),
+            presented_by: caller.presented_by.as_ref().map(ToString::to_string),
         },
         policy: policy(decision),
         request: request(command),

@@ -75,7 +75,14 @@ async fn answer(accepted: Accepted, source: Arc<MetricsSource>) -> Result<(), Fa
     match accepted {
         Accepted::Unix(stream) => speak(stream, source).await,
         Accepted::Tcp(stream, None) => speak(stream, source).await,
-        Accepted::Tcp(stream, Some(tls)) => speak(acceptor(&tls).accept(stream).await?, source).await,
+        Accepted::Tcp(stream, Some(tls)) => {
+            let stream = acceptor(&tls).accept(stream).await?;
+            // there are no tokens here
+            match stream.get_ref().1.peer_certificates() {
+                Some(_) => speak(stream, source).await,
+                None => Err("it presented no certificate".into()),
+            }
+        }
         // metrics are never served there
         Accepted::Vsock(..) => Ok(()),
     }

@@ -14,9 +14,6 @@ use crate::tls::ca_names::reason;
 use crate::tls::peer_certificate::PeerCertificate;
 use crate::tls::{Credentials, Tls};
 
-/// The longest sleep: the system clock may be set meanwhile.
-const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
-
 /// A caller's certificate, verified again when the agent's files have changed or a certificate has expired, in the same way
 /// as in a handshake: an open connection must not be worth more than a new one.
 pub(crate) struct ClientCertCheck {
@@ -59,13 +56,10 @@ impl ClientCertCheck {
         self.tls.changes()
     }
 
-    /// Returns when a certificate may have expired since the last check.
-    pub(crate) async fn expiry(&self) {
-        let until = self.last.lock().unwrap_or_else(PoisonError::into_inner).until;
-        let Some(until) = until else { return std::future::pending().await };
-        let end = UNIX_EPOCH + Duration::from_secs(until.saturating_add(1));
-        let rest = end.duration_since(SystemTime::now()).unwrap_or_default();
-        tokio::time::sleep(rest.min(CLOCK_INTERVAL)).await;
+    /// When a certificate may expire next, as far as the last check knows; `None`: never.
+    pub(crate) fn end(&self) -> Option<SystemTime> {
+        let until = self.last.lock().unwrap_or_else(PoisonError::into_inner).until?;
+        UNIX_EPOCH.checked_add(Duration::from_secs(until.saturating_add(1)))
     }
 
     fn result(&self) -> Result<(), String> {
@@ -75,8 +69,10 @@ impl ClientCertCheck {
         if in_time && Arc::ptr_eq(&last.by, &credentials) {
             return last.result.clone();
         }
-        let verified = credentials.clients.verify_again(&self.certificate, now);
-        let result = verified.map_err(|error| refusal(&error));
+        let result = match &credentials.clients {
+            Some(clients) => clients.verify_again(&self.certificate, now).map_err(|error| refusal(&error)),
+            None => Err("the agent accepts no client certificates any more".to_owned()),
+        };
         if let Err(refusal) = &result
             && last.result.is_ok()
         {

@@ -20,6 +20,8 @@ pub(crate) struct ClientVerifier {
     pub(crate) chains: Arc<dyn ClientCertVerifier>,
     /// `None`: every CA may issue certificates for any name.
     pub(crate) ca_names: Option<CaNames>,
+    /// Whether peers without a certificate are refused.
+    pub(crate) is_required: bool,
 }
 
 impl ClientVerifier {
@@ -49,6 +51,10 @@ impl ClientCertVerifier for ClientVerifier {
             ca_names.check(holder.as_ref(), end_entity, intermediates, now)?;
         }
         Ok(verified)
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.is_required
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {

@@ -145,18 +145,21 @@ pub(crate) type Tls = Watched<TlsFiles>;
 pub(crate) struct TlsFiles {
     pub(crate) cert: PathBuf,
     pub(crate) key: PathBuf,
-    pub(crate) client_ca: PathBuf,
+    /// `None`: no client certificates are asked for.
+    pub(crate) client_ca: Option<PathBuf>,
     pub(crate) client_crl: Option<PathBuf>,
     /// `None`: every CA may issue certificates for any name.
     pub(crate) identities: Option<Identities>,
+    /// Callers need no certificate: they may have tokens.
+    pub(crate) admits_without_certificate: bool,
 }
 
 /// The agent's certificate, and the verifier for those of callers.
 pub(crate) struct Credentials {
     /// The configuration of handshakes.
     pub(crate) server: Arc<ServerConfig>,
-    /// Verifies callers' certificates.
-    pub(crate) clients: Arc<ClientVerifier>,
+    /// Verifies callers' certificates; `None`: none are asked for.
+    pub(crate) clients: Option<Arc<ClientVerifier>>,
     /// The agent's own certificate.
     pub(crate) certificate: Certificate,
     pub(crate) revocation: Option<Revocation>,
@@ -168,33 +171,29 @@ impl Source for TlsFiles {
     const WHAT: &str = "certificates";
 
     fn files(&self) -> Vec<&Path> {
-        let files = [&self.cert, &self.key, &self.client_ca].into_iter().chain(&self.client_crl);
+        let files = [&self.cert, &self.key].into_iter().chain(&self.client_ca).chain(&self.client_crl);
         files.map(PathBuf::as_path).chain(self.identities.iter().flat_map(Identities::files)).collect()
     }
 
     fn load(&self) -> Result<Credentials, TlsError> {
-        let cas = certificates(&self.client_ca)?;
-        let (lists, revocation) = match &self.client_crl {
-            Some(path) => revocation::read(path, &cas).map(|(lists, summary)| (lists, Some(summary)))?,
-            None => (Vec::new(), None),
+        let (clients, revocation) = match &self.client_ca {
+            Some(path) => self.clients(path).map(|(clients, revocation)| (Some(Arc::new(clients)), revocation))?,
+            None => (None, None),
         };
-        let chains = self.verifier(&self.client_ca, cas, lists)?;
-        let load =
-            |identities: &Identities| identities.load(|path| self.verifier(path, certificates(path)?, Vec::new()));
-        let ca_names = self.identities.as_ref().map(load).transpose()?;
-        let clients = Arc::new(ClientVerifier { chains, ca_names });
         let chain = certificates(&self.cert)?;
         let certificate = Certificate::first_of(&chain).map_err(|source| self.pair(source))?;
         if !certificate.is_for_servers {
             return Err(TlsError::NotForServer { cert: self.cert.clone() });
         }
         let key = private_key::read(&self.key)?;
-        let mut server = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
-            .map_err(|source| self.pair(source))?
-            .with_client_cert_verifier(Arc::clone(&clients) as _)
-            .with_single_cert(chain, key)
             .map_err(|source| self.pair(source))?;
+        let builder = match &clients {
+            Some(clients) => builder.with_client_cert_verifier(Arc::clone(clients) as _),
+            None => builder.with_no_client_auth(),
+        };
+        let mut server = builder.with_single_cert(chain, key).map_err(|source| self.pair(source))?;
         server.alpn_protocols = vec![b"h2".to_vec()];
         // a resumed session would outlive a change of certificates
         server.send_tls13_tickets = 0;
@@ -219,6 +218,21 @@ impl Source for TlsFiles {
 }
 
 impl TlsFiles {
+    /// The verifier for callers' certificates, with the CAs of `path`.
+    fn clients(&self, path: &Path) -> Result<(ClientVerifier, Option<Revocation>), TlsError> {
+        let cas = certificates(path)?;
+        let (lists, revocation) = match &self.client_crl {
+            Some(path) => revocation::read(path, &cas).map(|(lists, summary)| (lists, Some(summary)))?,
+            None => (Vec::new(), None),
+        };
+        let chains = self.verifier(path, cas, lists)?;
+        let load =
+            |identities: &Identities| identities.load(|path| self.verifier(path, certificates(path)?, Vec::new()));
+        let ca_names = self.identities.as_ref().map(load).transpose()?;
+        let is_required = !self.admits_without_certificate;
+        Ok((ClientVerifier { chains, ca_names, is_required }, revocation))
+    }
+
     /// Verifies against the CAs of this file. With revocation lists, a certificate that none of them covers is refused.
     fn verifier(
         &self,

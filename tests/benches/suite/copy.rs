@@ -38,8 +38,8 @@ impl Site {
         let config = format!(
             "[targets.'{HOST}']\naddress = {:?}\nserver_name = 'localhost'\ncert = {:?}\nkey = {:?}\nca = {:?}\n",
             agent.address(),
-            tls.cert,
-            tls.key,
+            certs.client.cert,
+            certs.client.key,
             tls.ca
         );
         fs::write(directory.path().join("telexec.toml"), config)?;

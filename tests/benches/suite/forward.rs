@@ -73,7 +73,14 @@ impl Forwards {
     fn start(agent: &Agent, certs: &Certs, port: u16) -> Result<Self> {
         let tls = certs.options(&certs.client);
         let mut command = Program::new(program("telexec"));
-        command.arg("forward").arg("--cert").arg(tls.cert).arg("--key").arg(tls.key).arg("--ca").arg(tls.ca);
+        command
+            .arg("forward")
+            .arg("--cert")
+            .arg(&certs.client.cert)
+            .arg("--key")
+            .arg(&certs.client.key)
+            .arg("--ca")
+            .arg(tls.ca);
         command.arg(agent.uri()).args(["-L", &format!("0:127.0.0.1:{port}")]).env("TELEXEC_CONFIG", "/dev/null");
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();

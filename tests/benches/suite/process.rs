@@ -68,7 +68,14 @@ pub(crate) async fn whole_processes(plan: &Plan, table: &mut Table) -> Result<()
 fn telexec(agent: &Agent, certs: &Certs) -> Program {
     let tls = certs.options(&certs.client);
     let mut command = Program::new(program("telexec"));
-    command.arg("exec").arg("--cert").arg(tls.cert).arg("--key").arg(tls.key).arg("--ca").arg(tls.ca);
+    command
+        .arg("exec")
+        .arg("--cert")
+        .arg(&certs.client.cert)
+        .arg("--key")
+        .arg(&certs.client.key)
+        .arg("--ca")
+        .arg(tls.ca);
     command.arg(agent.uri()).args(["--", "true"]).env("TELEXEC_CONFIG", "/dev/null");
     command
 }

@@ -158,7 +158,12 @@ mod tests {
         let receipt = Receipt {
             execution_id: "e1".into(),
             agent: Agent { host: "web1".into(), version: "1".into() },
-            caller: Caller { identity: "anna".into(), transport: "mtls".into(), certificate_sha256: None },
+            caller: Caller {
+                identity: "anna".into(),
+                transport: "mtls".into(),
+                certificate_sha256: None,
+                presented_by: None,
+            },
             policy: None,
             request: Request::default(),
             start: Start { pid: 1, time: String::new(), user: String::new(), working_directory: None },

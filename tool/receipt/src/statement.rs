@@ -143,11 +143,14 @@ pub struct Agent {
 pub struct Caller {
     /// Its identity.
     pub identity: String,
-    /// How it was connected: `mtls`, `unix`, `vsock` or `tcp`.
+    /// How it was connected: `mtls`, `tls`, `unix`, `vsock` or `tcp`.
     pub transport: String,
     /// The SHA-256 of its certificate, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_sha256: Option<String>,
+    /// The identity of the gateway that has presented the caller's token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub presented_by: Option<String>,
 }
 
 /// What the agent's policy has decided.

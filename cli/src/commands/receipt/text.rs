@@ -36,6 +36,7 @@ fn request_fields(signer: &str, Receipt { execution_id, agent, caller, policy, r
                 .map(|digest| format!("SHA-256 {}", on_a_line(digest)))
                 .unwrap_or_default(),
         ),
+        ("presented by", caller.presented_by.as_deref().map(on_a_line).unwrap_or_default()),
         ("rules", rules.map(|rules| on_a_line(&rules)).collect()),
         ("approved by", approved_by.map(on_a_line).collect()),
         ("reason", on_a_line(&request.reason)),

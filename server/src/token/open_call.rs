@@ -1,0 +1,103 @@
+//! The token of a call, while the call is open.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use telexec_executor::ExecutorError;
+
+use super::issuer::Issuer;
+use super::key_set::KeySet;
+use super::{LEEWAY_SECONDS, refused, seconds, unauthenticated};
+use crate::identity::Identity;
+use crate::lock::lock;
+use crate::reload::Changes;
+
+/// A token that was verified, and what it says of its caller.
+pub(crate) struct Token {
+    issuer: Arc<Issuer>,
+    text: Box<str>,
+    /// The last keys that have verified it.
+    verified_by: Mutex<Arc<KeySet>>,
+    pub(crate) identity: Identity,
+    /// For the policy, by claims.
+    pub(crate) roles: Vec<String>,
+    /// The claim `jti`.
+    pub(crate) id: Option<String>,
+    /// Its last second, since the epoch.
+    expiry: u64,
+}
+
+impl Token {
+    pub(super) fn new(
+        issuer: &Arc<Issuer>,
+        text: &str,
+        verified_by: Arc<KeySet>,
+        identity: Identity,
+        roles: Vec<String>,
+        id: Option<String>,
+        expiry: u64,
+    ) -> Self {
+        let (issuer, verified_by) = (Arc::clone(issuer), Mutex::new(verified_by));
+        Self { issuer, text: text.into(), verified_by, identity, roles, id, expiry }
+    }
+
+    /// Whether a new call may be made with it, as one that was made before.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Unauthenticated`].
+    pub(crate) fn check_new_call(&self) -> Result<(), ExecutorError> {
+        if seconds(SystemTime::now()) > self.expiry.saturating_add(LEEWAY_SECONDS) {
+            return Err(refused("it has expired"));
+        }
+        self.check_keys()
+    }
+
+    /// Whether a call that was made with it may go on. Once a token has expired its issuer may withdraw its key as well, as
+    /// issuers do after a while.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Unauthenticated`].
+    pub(crate) fn check_open_call(&self) -> Result<(), ExecutorError> {
+        let now = seconds(SystemTime::now());
+        if now > self.last_second() {
+            return Err(unauthenticated("the token of this call has expired: call again with a new one"));
+        }
+        if now > self.expiry { Ok(()) } else { self.check_keys() }
+    }
+
+    /// Verified again with keys that are new.
+    fn check_keys(&self) -> Result<(), ExecutorError> {
+        let keys = self.issuer.last_keys();
+        let mut verified_by = lock(&self.verified_by);
+        if Arc::ptr_eq(&verified_by, &keys) {
+            return Ok(());
+        }
+        if !self.issuer.is_signed(&self.text, &keys) {
+            return Err(refused("its issuer has withdrawn the key that signed it"));
+        }
+        *verified_by = keys;
+        Ok(())
+    }
+
+    /// The last second of a call, since the epoch.
+    fn last_second(&self) -> u64 {
+        self.expiry.saturating_add(LEEWAY_SECONDS).saturating_add(self.issuer.call_grace.as_secs())
+    }
+
+    /// Changes of the issuer's keys from now on.
+    pub(crate) fn key_changes(&self) -> Changes<KeySet> {
+        self.issuer.key_changes()
+    }
+
+    /// When a call has to end.
+    pub(crate) fn end(&self) -> Option<SystemTime> {
+        SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(self.last_second().saturating_add(1)))
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,147 @@
+//! Peers without a certificate, whose calls have no token that is accepted.
+
+use std::time::Duration;
+
+use telexec_proto::v1::{ExecuteRequest, GetAgentRequest};
+use telexec_tests::{Agent, Certs, TokenIssuer, Wire, metrics_address, until, within};
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Request, Status};
+
+use super::{ISSUER, Tokened, identity};
+
+async fn ask(wire: &Wire, token: Option<&str>) -> Result<String, Status> {
+    let mut request = Request::new(GetAgentRequest {});
+    if let Some(token) = token {
+        let value: MetadataValue<_> = format!("Bearer {token}").parse().unwrap();
+        request.metadata_mut().insert("authorization", value);
+    }
+    within(wire.agent().get_agent(request)).await.map(|answer| answer.into_inner().identity)
+}
+
+async fn stranger(tokened: &Tokened) -> Wire {
+    Wire::connect_tls(&tokened.agent, tokened.certs.config(None)).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn they_reach_no_service() {
+    let tokened = Tokened::start("");
+    let refused = |result: Result<(), Status>| {
+        let status = result.unwrap_err();
+        assert_eq!(status.code(), Code::Unauthenticated, "{status:?}");
+    };
+    let wire = stranger(&tokened).await;
+    refused(ask(&wire, None).await.map(drop));
+    let request = ExecuteRequest { argv: vec!["true".into()], ..Default::default() };
+    refused(within(wire.executions().execute(request)).await.map(drop));
+    refused(within(wire.health().check(tonic_health::pb::HealthCheckRequest::default())).await.map(drop));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_few_calls_their_connection_is_closed() {
+    let tokened = Tokened::start("");
+    let token = tokened.issuer.token("anna");
+    let wire = stranger(&tokened).await;
+    let mut refused = 0;
+    let lost = loop {
+        let status = ask(&wire, Some("x.y.z")).await.unwrap_err();
+        if status.code() != Code::Unauthenticated {
+            break status;
+        }
+        refused += 1;
+        assert!(refused < 100, "it stays open");
+    };
+    assert!(refused <= 8, "{refused}: {lost:?}");
+    until("it is closed", async || !wire.is_open()).await;
+    // one that was accepted once may be wrong later
+    let wire = stranger(&tokened).await;
+    assert_eq!(ask(&wire, Some(&token)).await.unwrap(), "corp:anna");
+    for _ in 0..50 {
+        assert_eq!(ask(&wire, None).await.unwrap_err().code(), Code::Unauthenticated);
+    }
+    assert_eq!(ask(&wire, Some(&token)).await.unwrap(), "corp:anna");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_ones_take_no_connection_from_others() {
+    let config = "max_connections = 4\nmax_connections_per_identity = 3\nmax_connections_per_source = 4";
+    let tokened = Tokened::start_with("", config, |builder, certs| builder.tls(certs));
+    let mut silent = Vec::new();
+    for _ in 0..20 {
+        silent.push(stranger(&tokened).await);
+    }
+    let token = tokened.issuer.token("anna");
+    let mut hers = Vec::new();
+    for _ in 0..3 {
+        let wire = stranger(&tokened).await;
+        assert_eq!(ask(&wire, Some(&token)).await.unwrap(), "corp:anna");
+        hers.push(wire);
+    }
+    let fourth = stranger(&tokened).await;
+    assert!(ask(&fourth, Some(&token)).await.is_err());
+    until("it is closed", async || !fourth.is_open()).await;
+    let bob = stranger(&tokened).await;
+    assert_eq!(ask(&bob, Some(&tokened.issuer.token("bob"))).await.unwrap(), "corp:bob");
+    // a connection that is gone has left its place
+    drop(hers);
+    let anna = tokened.with(&token).await;
+    until("there is room", async || identity(&anna).await.is_ok()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_are_for_certificates() {
+    let (certs, issuer) = (Certs::new(), TokenIssuer::new(ISSUER));
+    let keys = certs.ca.directory().join("keys.json");
+    let config = format!("metrics_listen = \"tcp://0.0.0.0:0\"\n{}", issuer.table("corp", &keys, ""));
+    let agent = Agent::builder().config(config.clone()).mtls(&certs).start();
+    let address = format!("localhost:{}", metrics_address(&agent).rsplit_once(':').unwrap().1);
+    let curl = async |more: &[&str]| {
+        let ca = certs.ca.cert();
+        let mut command = tokio::process::Command::new("curl");
+        command.args(["--silent", "--show-error", "--max-time", "20", "--cacert"]).arg(&ca).args(more);
+        within(command.arg(format!("https://{address}/metrics")).output()).await.unwrap()
+    };
+    let refused = curl(&[]).await;
+    assert!(!refused.status.success() && refused.stdout.is_empty(), "{refused:?}");
+    let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    let pair = [text(&certs.client.cert), text(&certs.client.key)];
+    let scraped = curl(&["--cert", &pair[0], "--key", &pair[1]]).await;
+    assert!(String::from_utf8_lossy(&scraped.stdout).contains("# EOF"), "{scraped:?}");
+    // where there are none, metrics are not served to other machines
+    let refused = Agent::builder().config(config).tls(&certs).try_start().err().unwrap();
+    assert!(refused.log.contains("metrics_listen: 0.0.0.0:0 is not a loopback address"), "{}", refused.log);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_log_has_them_and_whom_tokens_name() {
+    let log = tempfile::tempdir().unwrap();
+    let file = log.path().join("audit.log");
+    let config = format!("[audit]\nfile = {file:?}\n");
+    let tokened = Tokened::start_with("", &config, |builder, certs| builder.tls(certs));
+    let wire = stranger(&tokened).await;
+    let token = tokened.issuer.sign(serde_json::json!({"sub": "anna", "jti": "token-7"}));
+    ask(&wire, None).await.unwrap_err();
+    assert_eq!(ask(&wire, Some(&token)).await.unwrap(), "corp:anna");
+    let anna = tokened.with(&token).await;
+    telexec_tests::run(&anna.executor(), telexec_executor::Command::argv(["true"])).await.unwrap();
+    let records = async || {
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect::<Vec<serde_json::Value>>()
+    };
+    let find = |records: &[serde_json::Value], kind: &str| {
+        records
+            .iter()
+            .find(|record| record["kind"] == kind || record["type"] == kind || record["event"] == kind)
+            .cloned()
+    };
+    until("the end is in it", async || find(&records().await, "end").is_some()).await;
+    let records = records().await;
+    let start = find(&records, "start").unwrap();
+    assert_eq!((start["identity"].as_str(), start["transport"].as_str()), (Some("corp:anna"), Some("tls")));
+    assert_eq!(start["token_id"], "token-7");
+    assert!(start.get("presented_by").is_none(), "{start}");
+    let refused = records.iter().find(|record| record["identity"] == "tls:anonymous").unwrap();
+    assert_eq!(refused["rpc"], "GetAgent");
+    assert!(refused["message"].as_str().unwrap().contains("the call no token"), "{refused}");
+    assert!(!std::fs::read_to_string(&file).unwrap().contains(&token));
+    tokio::time::sleep(Duration::ZERO).await;
+}
