@@ -3,8 +3,10 @@
 #![allow(clippy::panic)]
 
 use std::path::Path;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
+use futures_util::FutureExt;
+use hyper::header::{AUTHORIZATION, HeaderValue};
 use rustls::pki_types::CertificateDer;
 use telexec_engine::ResolvedCommand;
 use telexec_executor::Command;
@@ -19,6 +21,7 @@ use crate::identity::Identity;
 use crate::policy::{AgentFacts, Detail, Facts, Policy, Subject};
 use crate::tls::certificate::Certificate;
 use crate::tls::peer_certificate::PeerCertificate;
+use crate::token::{KeySet, TokenIssuerConfig, TokenIssuers};
 
 /// Parses a certificate as if it were a caller's.
 ///
@@ -115,5 +118,46 @@ pub fn audit(bytes: &[u8]) {
     if verifier.read(bytes).is_ok() {
         let lines = bytes.iter().filter(|byte| **byte == b'\n').count();
         assert_eq!(verifier.finish().records, lines as u64);
+    }
+}
+
+/// A public key (P-256) whose private one nobody has kept.
+const KEY_SET: &str = r#"{"keys": [{"kty": "EC", "crv": "P-256", "alg": "ES256", "kid": "1",
+  "x": "f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU", "y": "x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0"}]}"#;
+
+const ISSUER: &str = r#"
+issuer = "https://i"
+audiences = ["a"]
+names = ["*"]
+claims = { c = ["x*"] }
+roles = { r = { g = ["y"] } }
+"#;
+
+static TOKEN_ISSUERS: LazyLock<TokenIssuers> = LazyLock::new(|| {
+    let path = std::env::temp_dir().join(format!("telexec-fuzz-{}.json", std::process::id()));
+    let written = std::fs::write(&path, KEY_SET);
+    let config: TokenIssuerConfig = toml::from_str(ISSUER).unwrap_or_else(|error| panic!("{error}"));
+    let config = TokenIssuerConfig { keys_file: Some(path.clone()), ..config };
+    let issuers = TokenIssuers::load(&[("i".to_owned(), config)].into());
+    let _ = std::fs::remove_file(path);
+    issuers.unwrap_or_else(|error| panic!("{error}: {written:?}"))
+});
+
+/// Reads a set of keys, an authorization header with a token, and the claims of one.
+///
+/// # Panics
+/// A caller is known by what nobody has signed, or by a name of another kind.
+pub fn token(bytes: &[u8]) {
+    let _ = KeySet::parse(bytes, "fuzz");
+    let stranger = Arc::new(Caller::new(Identity::unknown(), Transport::Tls, ""));
+    if let Ok(value) = HeaderValue::from_bytes(&[b"Bearer ", bytes].concat()) {
+        let headers = [(AUTHORIZATION, value)].into_iter().collect();
+        let caller = TOKEN_ISSUERS.caller(&stranger, &headers).now_or_never();
+        assert!(matches!(caller, Some(Err(_))), "{caller:?}");
+    }
+    if let Ok(claims) = serde_json::from_slice(bytes)
+        && let Some(name) = TOKEN_ISSUERS.named(&claims, &stranger, 1_000_000)
+    {
+        assert!(name.starts_with("i:") && name.len() > 2 && !name.contains(char::is_control), "{name:?}");
     }
 }

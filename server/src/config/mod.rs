@@ -2,10 +2,10 @@
 
 mod error;
 mod local;
+mod tls;
 mod values;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,19 +16,17 @@ use telexec_executor::Command;
 use telexec_keeper::users::Users;
 
 pub use self::error::ConfigError;
+use self::tls::check_protection;
 pub use self::values::{DefaultUsers, KeeperMode, LogFormat, RequiredContainment, SocketMode};
 use crate::address::ListenAddress;
 use crate::audit::{AuditConfig, SyslogConfig};
 use crate::hostname::hostname;
 use crate::invalid::InvalidSetting;
-use crate::listen::tcp::protection;
 use crate::named_command::{NamedCommandConfig, NamedCommands};
 use crate::policy::{AgentFacts, PolicyFile, Roles};
 use crate::receipts::Receipts;
 use crate::reload::Source;
 use crate::request_memory::Limits;
-use crate::tls::TlsFiles;
-use crate::tls::ca_names::Identities;
 use crate::token::{TokenIssuerConfig, TokenIssuers};
 use crate::trace;
 
@@ -445,41 +443,6 @@ impl Config {
         }
     }
 
-    /// The files for TLS; `None`: no certificates are configured.
-    ///
-    /// # Errors
-    /// Only some of the three files are given, or a name of `identities` is malformed.
-    pub(crate) fn tls_files(&self) -> Result<Option<TlsFiles>, ConfigError> {
-        let (cert, key, client_ca) = (self.tls_cert.clone(), self.tls_key.clone(), self.client_ca.clone());
-        let identities = self.identities.as_ref().map(Identities::new).transpose()?;
-        let admits_without_certificate = self.token_issuers.values().any(TokenIssuerConfig::admits_without_certificate);
-        let invalid = |text: &str| Err(InvalidSetting(text.to_owned()).into());
-        if client_ca.is_none() && identities.is_some() {
-            return invalid("[identities] needs client_ca");
-        }
-        if client_ca.is_none() && self.client_crl.is_some() {
-            return invalid("--client-crl needs --client-ca");
-        }
-        match (cert, key) {
-            (Some(cert), Some(key)) if client_ca.is_some() || admits_without_certificate => {
-                let client_crl = self.client_crl.clone();
-                Ok(Some(TlsFiles { cert, key, client_ca, client_crl, identities, admits_without_certificate }))
-            }
-            (None, None) if client_ca.is_none() => Ok(None),
-            _ => invalid("--tls-cert, --tls-key and --client-ca must be given together"),
-        }
-    }
-
-    /// Checks that the agent's certificate has not expired. An agent starts with such a certificate, and takes the next one
-    /// when it is there; until then callers refuse it.
-    ///
-    /// # Errors
-    /// It has expired, or cannot be used.
-    pub fn check_expiry(&self) -> Result<(), ConfigError> {
-        let Some(files) = self.tls_files()? else { return Ok(()) };
-        Ok(files.load()?.certificate.check_expiry(&files.cert)?)
-    }
-
     /// Likely mistakes in the policy.
     ///
     /// # Errors
@@ -515,11 +478,4 @@ impl Config {
         };
         Ok(self.policy.clone().map(|path| PolicyFile { path, roles, agent }))
     }
-}
-
-/// A host name is looked up only when it is listened on.
-fn check_protection(listen: &ListenAddress, tls: Option<&TlsFiles>, insecure: bool) -> Result<(), ConfigError> {
-    let ListenAddress::Tcp(address) = listen else { return Ok(()) };
-    let literal: Vec<SocketAddr> = address.parse().into_iter().collect();
-    protection(&literal, tls, insecure).map(drop)
 }

@@ -16,9 +16,9 @@ use super::config::TokenIssuerConfig;
 use super::http::HttpClient;
 use super::key_set::{KeySet, KeysFile};
 use super::keys::Keys;
-use super::open_call::Token;
+use super::open_call::{Named, Token};
 use super::published::PublishedKeys;
-use super::{LEEWAY_SECONDS, refused, seconds};
+use super::{refused, seconds, times};
 use crate::call::caller::Caller;
 use crate::digest::from_hex;
 use crate::identity::Identity;
@@ -117,17 +117,26 @@ impl Issuer {
             endpoint: format!("the token issuer {}", self.url),
             source: why.into(),
         })?;
-        let claims = verify_signature(&keys, token, &self.validation()).map_err(|error| refused(&error))?;
-        let expiry = self.check_times(&claims, seconds(now))?;
-        check_confirmation(&claims, connection)?;
-        if let Some(claim) = self.claims.mismatch(&claims) {
+        let claims = verify_signature(&keys, token, &self.validation()).map_err(|why| refused(&why))?;
+        let named = self.named(&claims, connection, seconds(now))?;
+        Ok(Token::new(self, token, keys, named))
+    }
+
+    /// Whom the claims of a token name, at this second since the epoch.
+    ///
+    /// # Errors
+    /// Nobody whom it may name, or not then or not here.
+    pub(super) fn named(&self, claims: &Claims, connection: &Caller, now: u64) -> Result<Named, ExecutorError> {
+        let expiry = times::check(claims, now, self.max_lifetime).map_err(|why| refused(&why))?;
+        check_confirmation(claims, connection)?;
+        if let Some(claim) = self.claims.mismatch(claims) {
             return Err(refused(&format!("its claim {claim} is not as token_issuers.{}.claims says", self.name)));
         }
-        let identity = self.identity(&claims)?;
-        let roles = self.roles.iter().filter(|(_, patterns)| patterns.mismatch(&claims).is_none());
+        let identity = self.identity(claims)?;
+        let roles = self.roles.iter().filter(|(_, patterns)| patterns.mismatch(claims).is_none());
         let roles = roles.map(|(role, _)| role.clone()).collect();
         let id = claims.get("jti").and_then(Value::as_str).map(str::to_owned);
-        Ok(Token::new(self, token, keys, identity, roles, id, expiry))
+        Ok(Named { identity, roles, id, expiry })
     }
 
     fn check_presenter(&self, connection: &Caller) -> Result<(), ExecutorError> {
@@ -152,31 +161,6 @@ impl Issuer {
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
         validation.validate_exp = false;
         validation
-    }
-
-    /// The last second of a token.
-    fn check_times(&self, claims: &Claims, now: u64) -> Result<u64, ExecutorError> {
-        // RFC 7519 permits fractions
-        let time = |claim: &str| claims.get(claim).map(|value| value.as_u64().or_else(|| whole(value.as_f64()?)));
-        let (expiry, before, issued) = (time("exp").flatten(), time("nbf"), time("iat"));
-        let malformed = |claim: &str| refused(&format!("its claim {claim} is not a time"));
-        let expiry = expiry.ok_or_else(|| malformed("exp"))?;
-        let not_before = before.map(|time| time.ok_or_else(|| malformed("nbf"))).transpose()?;
-        let issued = issued.map(|time| time.ok_or_else(|| malformed("iat"))).transpose()?;
-        if now > expiry.saturating_add(LEEWAY_SECONDS) {
-            return Err(refused(&format!("it expired {} s ago, by the agent's clock", now - expiry)));
-        }
-        let begin = not_before.into_iter().chain(issued).max();
-        if let Some(begin) = begin.filter(|begin| *begin > now.saturating_add(LEEWAY_SECONDS)) {
-            return Err(refused(&format!("it is valid only in {} s, by the agent's clock", begin - now)));
-        }
-        let most = self.max_lifetime.as_secs();
-        let since = issued.or(not_before).unwrap_or(now);
-        if expiry.saturating_sub(since) > most {
-            let text = format!("it is valid for more than {most} s (token_issuers.{}.max_lifetime)", self.name);
-            return Err(refused(&text));
-        }
-        Ok(expiry)
     }
 
     fn identity(&self, claims: &Claims) -> Result<Identity, ExecutorError> {
@@ -249,9 +233,4 @@ fn check_confirmation(claims: &Claims, connection: &Caller) -> Result<(), Execut
         Some(hash) if BASE64_URL_SAFE_NO_PAD.encode(&hash) == bound => Ok(()),
         _ => Err(refused("it is bound (cnf) to another client certificate than that of this connection")),
     }
-}
-
-fn whole(time: f64) -> Option<u64> {
-    // beyond this range f64 is not exact, and no date is
-    (time.is_finite() && (0.0..1e15).contains(&time)).then_some(time as u64)
 }

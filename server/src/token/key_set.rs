@@ -26,14 +26,8 @@ struct Key {
 /// A JWK Set that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeySetError {
-    /// The file cannot be read.
     #[error("cannot read {path}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     #[error("{0} is not a JWK Set (RFC 7517)")]
     Malformed(String, #[source] serde_json::Error),
     #[error("{0} has no public key for signatures: RSA, P-256, P-384 or Ed25519")]
@@ -53,7 +47,7 @@ impl KeySet {
     ///
     /// # Errors
     /// It is malformed, or has no key that can be used.
-    pub(super) fn parse(json: &[u8], from: &str) -> Result<Self, KeySetError> {
+    pub(crate) fn parse(json: &[u8], from: &str) -> Result<Self, KeySetError> {
         let set: Set = serde_json::from_slice(json).map_err(|error| KeySetError::Malformed(from.to_owned(), error))?;
         let keys: Vec<_> = set.keys.into_iter().filter_map(|key| Key::new(serde_json::from_value(key).ok()?)).collect();
         if keys.is_empty() {

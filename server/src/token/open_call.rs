@@ -13,6 +13,14 @@ use crate::identity::Identity;
 use crate::lock::lock;
 use crate::reload::Changes;
 
+/// Whom a token names.
+pub(super) struct Named {
+    pub(super) identity: Identity,
+    pub(super) roles: Vec<String>,
+    pub(super) id: Option<String>,
+    pub(super) expiry: u64,
+}
+
 /// A token that was verified, and what it says of its caller.
 pub(crate) struct Token {
     issuer: Arc<Issuer>,
@@ -29,15 +37,8 @@ pub(crate) struct Token {
 }
 
 impl Token {
-    pub(super) fn new(
-        issuer: &Arc<Issuer>,
-        text: &str,
-        verified_by: Arc<KeySet>,
-        identity: Identity,
-        roles: Vec<String>,
-        id: Option<String>,
-        expiry: u64,
-    ) -> Self {
+    pub(super) fn new(issuer: &Arc<Issuer>, text: &str, verified_by: Arc<KeySet>, named: Named) -> Self {
+        let Named { identity, roles, id, expiry } = named;
         let (issuer, verified_by) = (Arc::clone(issuer), Mutex::new(verified_by));
         Self { issuer, text: text.into(), verified_by, identity, roles, id, expiry }
     }

@@ -30,7 +30,7 @@ async fn what_a_token_lacks_is_named() {
         (json!({"nbf": now + 120}), "it is valid only in "),
         (json!({"nbf": "now"}), "its claim nbf is not a time"),
         (json!({"iat": now + 120}), "it is valid only in "),
-        (json!({"exp": now + 25 * 3600}), "it is valid for more than 86400 s (token_issuers.corp.max_lifetime)"),
+        (json!({"exp": now + 25 * 3600}), "it is valid for more than 86400 s (max_lifetime)"),
         (json!({"exp": now + 25 * 3600, "iat": null}), "it is valid for more than 86400 s"),
         (json!({"exp": u64::MAX}), "it is valid for more than 86400 s"),
         (json!({"sub": null}), "it has no claim sub, which would name the caller"),
