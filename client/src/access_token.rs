@@ -1,15 +1,18 @@
 //! Access tokens of calls, such as JSON Web Tokens (RFC 7519), sent as bearer tokens (RFC 6750).
 
 use std::fmt;
-use std::fs;
-use std::io;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 
 use tonic::codegen::http::HeaderValue;
 
 use crate::Target;
 use crate::connector::{Connector, Route};
 use crate::error::{ConnectError, Source};
+
+/// More than any agent accepts.
+const MAX_FILE_BYTES: u64 = 64 * 1024;
 
 /// Where the token of a call is from. It is sent by TLS, on Unix sockets and by vsock, and nowhere else: whoever has it can call
 /// with it.
@@ -35,27 +38,36 @@ impl AccessToken {
         let read;
         let token = match self {
             Self::File(path) => {
-                read = fs::read_to_string(path)?;
+                read = String::from_utf8(read_start(path)?)?;
                 &read
             }
             Self::Text(token) => token,
         };
         let token = token.trim();
         let is_bearer = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
-        if token.is_empty() || !token.bytes().all(is_bearer) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it contains no bearer token").into());
+        if token.is_empty() {
+            return Err("it is empty".into());
+        }
+        if !token.bytes().all(is_bearer) {
+            return Err("expected a token and nothing else, on one line and without \"Bearer\"".into());
         }
         let mut value = HeaderValue::try_from(format!("Bearer {token}"))?;
         value.set_sensitive(true);
         Ok(value)
     }
 
-    fn path(&self) -> PathBuf {
+    fn path(&self) -> Option<PathBuf> {
         match self {
-            Self::File(path) => path.clone(),
-            Self::Text(_) => "the token".into(),
+            Self::File(path) => Some(path.clone()),
+            Self::Text(_) => None,
         }
     }
+}
+
+fn read_start(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    File::open(path)?.take(MAX_FILE_BYTES).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 impl Connector {
@@ -67,7 +79,7 @@ impl Connector {
             Route::Custom(_) => false,
         };
         let Some(token) = self.options.access_token.as_ref().filter(|_| is_secret) else { return Ok(None) };
-        token.header().map(Some).map_err(|source| ConnectError::Credentials {
+        token.header().map(Some).map_err(|source| ConnectError::AccessToken {
             endpoint: self.name.to_string(),
             path: token.path(),
             source: source.into(),

@@ -35,6 +35,16 @@ pub enum ConnectError {
         /// What is wrong with it.
         source: Cause,
     },
+    /// There is no usable [`AccessToken`](crate::AccessToken).
+    #[error("cannot use the access token{}", path.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
+    AccessToken {
+        /// What was to be reached.
+        endpoint: String,
+        /// The file that it was to be in.
+        path: Option<PathBuf>,
+        /// What is wrong with it.
+        source: Cause,
+    },
     /// Connecting failed.
     #[error("{endpoint} is unreachable")]
     Unreachable {
@@ -82,6 +92,10 @@ impl From<ConnectError> for ExecutorError {
             ConnectError::Untrusted { endpoint, source } => Self::Untrusted { endpoint, source: source.into() },
             ConnectError::TlsRequired { ref endpoint } | ConnectError::Credentials { ref endpoint, .. } => {
                 Self::Untrusted { endpoint: endpoint.clone(), source: error.into() }
+            }
+            // not sent, so the agent does not know who calls
+            ConnectError::AccessToken { ref source, .. } => {
+                Self::Unauthenticated { reason: format!("{error}: {source}") }
             }
         }
     }

@@ -3,9 +3,8 @@
 #![allow(clippy::panic)]
 
 use std::path::Path;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
-use futures_util::FutureExt;
 use hyper::header::{AUTHORIZATION, HeaderValue};
 use rustls::pki_types::CertificateDer;
 use telexec_engine::ResolvedCommand;
@@ -149,11 +148,10 @@ static TOKEN_ISSUERS: LazyLock<TokenIssuers> = LazyLock::new(|| {
 /// A caller is known by what nobody has signed, or by a name of another kind.
 pub fn token(bytes: &[u8]) {
     let _ = KeySet::parse(bytes, "fuzz");
-    let stranger = Arc::new(Caller::new(Identity::unknown(), Transport::Tls, ""));
+    let stranger = Caller::new(Identity::unknown(), Transport::Tls, "");
     if let Ok(value) = HeaderValue::from_bytes(&[b"Bearer ", bytes].concat()) {
         let headers = [(AUTHORIZATION, value)].into_iter().collect();
-        let caller = TOKEN_ISSUERS.caller(&stranger, &headers).now_or_never();
-        assert!(matches!(caller, Some(Err(_))), "{caller:?}");
+        assert!(!TOKEN_ISSUERS.accepts(&stranger, &headers, 1_000_000));
     }
     if let Ok(claims) = serde_json::from_slice(bytes)
         && let Some(name) = TOKEN_ISSUERS.named(&claims, &stranger, 1_000_000)

@@ -325,8 +325,6 @@ struct Connections {
     close: CancellationToken,
     tracker: TaskTracker,
     connection_limiter: ConnectionLimiter,
-    /// Runs the computations of TLS, fairly among sources.
-    handshakes: Workers,
 }
 
 impl Connections {
@@ -337,6 +335,7 @@ impl Connections {
             request_memory: RequestMemory::new(config.request_limits()),
             body_turns: stack.body_turns.clone(),
             tokens,
+            handshakes,
             audit: stack.audit.clone(),
             metrics: stack.metrics.clone(),
             goaway: CancellationToken::new(),
@@ -347,7 +346,6 @@ impl Connections {
             close: CancellationToken::new(),
             tracker: TaskTracker::new(),
             connection_limiter: ConnectionLimiter::new(config),
-            handshakes,
         }
     }
 
@@ -384,7 +382,7 @@ impl Connections {
         let (transport, audit, metrics) =
             (accepted.transport(), self.shared.audit.clone(), self.shared.metrics.clone());
         let peer = tokio::select! {
-            peer = handshake(accepted, &remote, self.strangers, &self.handshakes) => peer,
+            peer = handshake(accepted, &remote, self.strangers, &self.shared.handshakes) => peer,
             () = displaced.cancelled() => Err(HandshakeError::Displaced),
         };
         metrics.handshake(peer.as_ref().err().map_or(HandshakeResult::Ok, HandshakeError::result));

@@ -59,7 +59,7 @@ use crate::config::ConnectArgs;
 TARGET is one of:
   local                   an agent inside this process; needs no setup
   unix:///PATH            the Unix socket of an agent on this machine
-  HOST[:PORT]             an agent over TCP with mutual TLS; the port is 7443, or as configured
+  HOST[:PORT]             an agent over TCP with TLS; the port is 7443, or as configured
   vsock://CID:PORT        an agent in a virtual machine of this host
   vsock-uds:///PATH:PORT  the same, through a Unix socket of Firecracker or Cloud Hypervisor
   nats://SERVER/NAME      an agent that is reached by way of a NATS server (telexec-nats)

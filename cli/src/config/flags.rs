@@ -1,5 +1,6 @@
 //! The flags that override the configuration for one call.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ pub(crate) struct ConnectArgs {
     /// Name in the agent's certificate [default: the target's host]
     #[arg(long, hide_short_help = true, value_name = "NAME", env = "TELEXEC_SERVER_NAME", hide_env_values = true)]
     pub(crate) server_name: Option<String>,
-    /// File with a JSON Web Token, for agents that know callers by tokens; TELEXEC_ACCESS_TOKEN has the token itself
+    /// File with an access token to send instead of a certificate; or set TELEXEC_ACCESS_TOKEN to the token
     #[arg(
         long,
         hide_short_help = true,
@@ -57,10 +58,19 @@ impl From<&ConnectArgs> for Overrides {
     fn from(args: &ConnectArgs) -> Self {
         let ConnectArgs { cert, key, ca, server_name, access_token_file, connect_timeout, log_level: _, port, queue } =
             args.clone();
-        // a flag goes before a variable
-        let is_given = access_token_file.as_ref().is_some_and(|path| !path.as_os_str().is_empty());
-        let access_token = Self::access_token_from_environment().filter(|_| !is_given);
-        Self { cert, key, ca, server_name, access_token_file, access_token, connect_timeout, port, queue }
+        // a variable that clap has read comes after the flags
+        let is_flag = |value: &OsStr, variable: &str| std::env::var_os(variable).as_deref() != Some(value);
+        let path = |path: Option<PathBuf>, variable| path.filter(|path| is_flag(path.as_os_str(), variable));
+        Self {
+            cert: path(cert, "TELEXEC_CERT"),
+            key: path(key, "TELEXEC_KEY"),
+            ca: path(ca, "TELEXEC_CA"),
+            server_name: server_name.filter(|name| is_flag(OsStr::new(name), "TELEXEC_SERVER_NAME")),
+            access_token_file: path(access_token_file, "TELEXEC_ACCESS_TOKEN_FILE"),
+            connect_timeout,
+            port,
+            queue,
+        }
     }
 }
 

@@ -1,11 +1,14 @@
 //! What goes before the configuration for one call.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use telexec_client::AccessToken;
 
-/// Settings of one call; an empty path or name is none.
+use crate::Credentials;
+
+/// Settings of one call, which go before the environment and the configuration; an empty path or name is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
     /// PEM: the client's certificate.
@@ -16,10 +19,8 @@ pub struct Overrides {
     pub ca: Option<PathBuf>,
     /// The name in the agent's certificate.
     pub server_name: Option<String>,
-    /// A file with a JSON Web Token.
+    /// A file with an access token.
     pub access_token_file: Option<PathBuf>,
-    /// The token itself, which goes before the file.
-    pub access_token: Option<AccessToken>,
     /// Timeout for connecting.
     pub connect_timeout: Option<Duration>,
     /// Replaces the port of the target.
@@ -29,24 +30,33 @@ pub struct Overrides {
 }
 
 impl Overrides {
-    /// What the environment says: `TELEXEC_CERT`, `TELEXEC_KEY`, `TELEXEC_CA`, `TELEXEC_SERVER_NAME`, `TELEXEC_ACCESS_TOKEN_FILE` and
-    /// `TELEXEC_ACCESS_TOKEN`.
-    pub fn from_environment() -> Self {
-        let path = |name| std::env::var_os(name).map(PathBuf::from);
-        Self {
-            cert: path("TELEXEC_CERT"),
-            key: path("TELEXEC_KEY"),
-            ca: path("TELEXEC_CA"),
-            server_name: std::env::var("TELEXEC_SERVER_NAME").ok(),
-            access_token_file: path("TELEXEC_ACCESS_TOKEN_FILE"),
-            access_token: Self::access_token_from_environment(),
-            ..Self::default()
+    /// The credentials among them.
+    pub(crate) fn credentials(&self) -> Credentials {
+        let path = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
+        Credentials {
+            cert: path(&self.cert),
+            key: path(&self.key),
+            ca: path(&self.ca),
+            server_name: self.server_name.clone().filter(|name| !name.is_empty()),
+            access_token_file: path(&self.access_token_file),
+            access_token: None,
         }
     }
+}
 
-    /// `TELEXEC_ACCESS_TOKEN`, unless `TELEXEC_ACCESS_TOKEN_FILE` names a file.
-    pub fn access_token_from_environment() -> Option<AccessToken> {
-        let text = |name| std::env::var(name).ok().filter(|text: &String| !text.is_empty());
-        text("TELEXEC_ACCESS_TOKEN").filter(|_| text("TELEXEC_ACCESS_TOKEN_FILE").is_none()).map(AccessToken::Text)
+/// What the environment says: `TELEXEC_CERT`, `TELEXEC_KEY`, `TELEXEC_CA`, `TELEXEC_SERVER_NAME`, and `TELEXEC_ACCESS_TOKEN_FILE` or
+/// else `TELEXEC_ACCESS_TOKEN`.
+pub(crate) fn from_environment() -> Credentials {
+    let variable = |name: &str| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
+    let path = |name| variable(name).map(PathBuf::from);
+    let text = |name| variable(name).and_then(|text| text.into_string().ok());
+    let access_token_file = path("TELEXEC_ACCESS_TOKEN_FILE");
+    Credentials {
+        cert: path("TELEXEC_CERT"),
+        key: path("TELEXEC_KEY"),
+        ca: path("TELEXEC_CA"),
+        server_name: text("TELEXEC_SERVER_NAME"),
+        access_token: text("TELEXEC_ACCESS_TOKEN").filter(|_| access_token_file.is_none()).map(AccessToken::Text),
+        access_token_file,
     }
 }

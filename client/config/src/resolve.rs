@@ -2,7 +2,6 @@
 //! target and defaults that has it.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use telexec_client::{AccessToken, ConnectOptions, DEFAULT_PORT, Target, TlsOptions};
@@ -10,6 +9,7 @@ use telexec_client::{AccessToken, ConnectOptions, DEFAULT_PORT, Target, TlsOptio
 use telexec_nats_client::NatsTarget;
 
 use super::file::{Config, Credentials, NatsConfig, TargetConfig};
+use super::overrides::from_environment;
 use super::{ConfigError, Destination, InvalidDestination, Overrides, locate};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -136,13 +136,14 @@ impl Config {
     ) -> Result<ResolvedTarget, ConfigError> {
         let route = at_port(route, args.port)?;
         check_queue(&route, args.queue)?;
-        let credentials = self.credentials_of(named, args);
+        let is_tcp = matches!(route, Route::Direct(Target::Tcp { .. }));
+        if !is_tcp && args.credentials().access_token_file.is_some() {
+            return Err(ConfigError::new("--access-token-file is for targets on TCP: a token is sent by TLS only"));
+        }
+        let credentials = Some(self.credentials_of(named, args)).filter(|_| is_tcp).unwrap_or_default();
         let access_token = credentials.access_token.clone();
         let options = ConnectOptions {
-            tls: match &route {
-                Route::Direct(Target::Tcp { .. }) => tls(credentials)?,
-                _ => None,
-            },
+            tls: tls(credentials)?,
             access_token,
             connect_timeout: self.connect_timeout(named, args),
             ..ConnectOptions::default()
@@ -150,9 +151,9 @@ impl Config {
         let user = named.and_then(|named| named.user.as_ref()).or(self.defaults.user.as_ref());
         // the configured user does not apply to `local`
         let user = user.filter(|_| !matches!(route, Route::Local)).cloned();
-        let path = |path: &Option<PathBuf>| path.as_ref().is_some_and(|path| !path.as_os_str().is_empty());
-        let keys = [("cert", &args.cert), ("key", &args.key), ("ca", &args.ca)];
-        let configured = keys.into_iter().filter(|(_, flag)| !path(flag)).map(|(key, _)| key).collect();
+        let given = args.credentials().or(from_environment());
+        let keys = [("cert", given.cert), ("key", given.key), ("ca", given.ca)];
+        let configured = keys.into_iter().filter(|(_, given)| given.is_none()).map(|(key, _)| key).collect();
         Ok(ResolvedTarget { route, options, queue: args.queue, user, unconfigured: None, configured })
     }
 
@@ -194,18 +195,11 @@ impl Config {
 
     /// The credentials from flags, environment and configuration.
     fn credentials_of(&self, named: Option<&TargetConfig>, args: &Overrides) -> Credentials {
-        let path = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
-        let given = Credentials {
-            cert: path(&args.cert),
-            key: path(&args.key),
-            ca: path(&args.ca),
-            server_name: args.server_name.clone().filter(|name| !name.is_empty()),
-            access_token_file: path(&args.access_token_file),
-            access_token: args.access_token.clone(),
-        };
         let by_name = |name: &Option<String>| self.credentials.get(name.as_ref()?).cloned();
         let defaults = &self.defaults;
         [
+            Some(args.credentials()),
+            Some(from_environment()),
             named.map(TargetConfig::own_credentials),
             named.and_then(|named| by_name(&named.credentials)),
             Some(Credentials {
@@ -221,13 +215,16 @@ impl Config {
         .into_iter()
         .flatten()
         .map(Credentials::with_access_token)
-        .fold(given.with_access_token(), Credentials::or)
+        .fold(Credentials::default(), Credentials::or)
     }
 }
 
 fn tls(credentials: Credentials) -> Result<Option<TlsOptions>, ConfigError> {
     let Credentials { cert, key, ca, server_name, access_token_file: _, access_token } = credentials;
     match (cert, key, ca) {
+        (None, None, None) if access_token.is_some() => {
+            Err(ConfigError::new("an access token needs --ca: it is sent by TLS only"))
+        }
         (None, None, None) => Ok(None),
         (Some(cert), Some(key), Some(ca)) => Ok(Some(TlsOptions { server_name, ..TlsOptions::new(cert, key, ca) })),
         (None, None, Some(ca)) if access_token.is_some() => {
@@ -238,7 +235,8 @@ fn tls(credentials: Credentials) -> Result<Option<TlsOptions>, ConfigError> {
             let missing: Vec<_> = paths.iter().filter(|(_, path)| path.is_none()).map(|(key, _)| *key).collect();
             let text = "--cert, --key and --ca must be given together";
             let file = locate().map(|(file, _)| file.display().to_string()).unwrap_or_default();
-            let hint = format!("missing: {}, as flags or in {file}", missing.join(" and "));
+            let or_token = if missing == ["cert", "key"] { "; or an access token (--access-token-file)" } else { "" };
+            let hint = format!("missing: {}, as flags or in {file}{or_token}", missing.join(" and "));
             Err(ConfigError::new(text).with_hint(Some(hint)))
         }
     }
@@ -293,7 +291,7 @@ impl Credentials {
         self
     }
 
-    /// With what these lack. Who has a certificate or a token is who calls: of the others, then, neither is taken.
+    /// With what these lack. Whoever has a certificate or a token calls with that alone: of the others, neither is taken.
     fn or(self, other: Self) -> Self {
         let has_identity = self.cert.is_some() || self.key.is_some() || self.access_token.is_some();
         let other = match has_identity {

@@ -25,20 +25,11 @@ pub(crate) struct Keywords {
 }
 
 impl Keywords {
-    /// What goes before the configuration: the environment too.
+    /// What goes before the environment and the configuration.
     pub(crate) fn overrides(self) -> PyResult<Overrides> {
         let Self { cert, key, ca, access_token_file, server_name, connect_timeout } = self;
-        let environment = Overrides::from_environment();
-        Ok(Overrides {
-            cert: cert.or(environment.cert),
-            key: key.or(environment.key),
-            ca: ca.or(environment.ca),
-            access_token: environment.access_token.filter(|_| access_token_file.is_none()),
-            access_token_file: access_token_file.or(environment.access_token_file),
-            server_name: server_name.or(environment.server_name),
-            connect_timeout: connect_timeout.map(|time| seconds("connect_timeout", time)).transpose()?,
-            ..environment
-        })
+        let connect_timeout = connect_timeout.map(|time| seconds("connect_timeout", time)).transpose()?;
+        Ok(Overrides { cert, key, ca, access_token_file, server_name, connect_timeout, ..Overrides::default() })
     }
 }
 

@@ -115,6 +115,9 @@ pub(super) struct Origin {
     presented_by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token_id: Option<String>,
+    /// The roles that the token gives the caller.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    token_roles: Vec<String>,
     rpc: Cow<'static, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<String>,
@@ -139,6 +142,7 @@ impl Origin {
             certificate_fingerprint: None,
             presented_by: None,
             token_id: None,
+            token_roles: Vec::new(),
             rpc: "".into(),
             trace_id: None,
         })
@@ -155,6 +159,7 @@ impl Origin {
             certificate_serial: caller.certificate().map(|certificate| certificate.serial.clone()),
             certificate_fingerprint: caller.certificate().map(|certificate| certificate.fingerprint.clone()),
             presented_by: caller.presented_by.as_ref().map(|identity| clip(identity.as_str())),
+            token_roles: caller.roles().iter().take(MAX_RULES).map(|role| clip_name(role)).collect(),
             token_id: caller.token.as_ref().and_then(|token| token.id.as_deref()).map(clip_name),
             rpc,
             trace_id,

@@ -1,7 +1,6 @@
 //! Records of who was turned away before a policy was asked: peers that were not authenticated, calls of certificates that are no
 //! longer valid, and calls with tokens that are not accepted.
 
-use std::net::SocketAddr;
 use std::num::NonZero;
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
@@ -68,7 +67,7 @@ impl Audit {
         let origin = || Origin::of_caller(caller, clip_name(path.rsplit('/').next().unwrap_or_default()).into(), None);
         let record = || Record::new(Body::RejectedCall(Failure::from(error))).of(&origin());
         if !caller.is_authenticated() {
-            if !inner.spares_nobody(&source_of(&caller.address)) {
+            if !inner.spares_nobody(&caller.source()) {
                 return inner.leave_out(NOBODY, true, Origin::of_nobody);
             }
             if inner.fits(NOBODY, rest(caller.identity.as_str()), true, Origin::of_nobody) {
@@ -92,12 +91,6 @@ impl Inner {
         // the rest of the queue is for callers, and none of these waits for room in it
         self.rejections.check_key(&source.to_owned()).is_ok() && self.slots.available_permits() > MAX_WAITING / 2
     }
-}
-
-/// The source of an address on TCP.
-fn source_of(address: &str) -> String {
-    let address = address.parse().map(|address: SocketAddr| Source::of_ip(address.ip()).to_string());
-    address.unwrap_or_default()
 }
 
 impl RejectedPeer {

@@ -1,5 +1,6 @@
 //! A caller: its identity and its connection.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -7,6 +8,7 @@ use telexec_executor::ExecutorError;
 use tokio::net::unix::UCred;
 
 use crate::identity::Identity;
+use crate::identity::source::Source;
 use crate::reload::{Changes, next_change};
 use crate::tls::Credentials;
 use crate::tls::client_cert_check::ClientCertCheck;
@@ -68,6 +70,13 @@ impl Caller {
     /// Whether the connection says who it is.
     pub(crate) fn is_authenticated(&self) -> bool {
         self.transport != Transport::Tls || self.token.is_some()
+    }
+
+    /// What it shares with others, for fairness: its identity, or the source of its connection.
+    pub(crate) fn source(&self) -> String {
+        let address = self.address.parse().ok().filter(|_| !self.is_authenticated());
+        let source = address.map(|address: SocketAddr| Source::of_ip(address.ip()).to_string());
+        source.unwrap_or_else(|| self.identity.to_string())
     }
 
     /// Whether it is still authenticated.

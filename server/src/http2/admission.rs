@@ -1,29 +1,57 @@
 //! The place of a connection among those that are open: it is pending until it is known whose it is.
 
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
 
 use crate::identity::Identity;
 use crate::listen::connection_limiter::ConnectionPermit;
 use crate::lock::lock;
 
-/// Calls without a valid token on a connection that is nobody's yet. Each costs the time of a signature.
-const MAX_REFUSED_CALLS: u32 = 8;
+/// Tokens that are verified on a connection that is nobody's yet.
+const MAX_ATTEMPTS: u32 = 8;
+/// From the handshake to a call that says whose connection it is.
+const FIRST_CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// `None`: too many connections.
 pub(crate) type AcquirePermit = Box<dyn FnOnce(&Identity) -> Option<ConnectionPermit> + Send>;
 
 /// The admission of one connection; clones share it.
 #[derive(Clone)]
-pub(crate) struct Admission(Arc<Mutex<State>>);
+pub(crate) struct Admission {
+    state: Arc<Mutex<State>>,
+    /// Cancelled once it is not pending any more.
+    settled: CancellationToken,
+}
 
 enum State {
-    /// Nobody's yet, with the number of calls that were refused.
-    Pending(AcquirePermit, u32),
+    Pending(Pending),
     Open {
         _permit: ConnectionPermit,
     },
-    /// Too many connections, too many refused calls, or the connection is gone.
+    /// Too many connections, too many attempts, or the connection is gone.
     Closed,
+}
+
+/// Nobody's yet.
+struct Pending {
+    acquire_permit: AcquirePermit,
+    attempts: u32,
+    /// Who waits for the outcome.
+    waker: Option<Waker>,
+}
+
+/// Why a connection that is nobody's is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// Others take its place.
+    Displaced,
+    /// No call has said in time whose it is.
+    Silent,
+    /// Too many attempts, or too many connections.
+    Exhausted,
 }
 
 /// Whether a connection may be served.
@@ -36,46 +64,81 @@ pub(super) enum Admitted {
 
 impl Admission {
     pub(crate) fn new(acquire_permit: AcquirePermit) -> Self {
-        Self(Arc::new(Mutex::new(State::Pending(acquire_permit, 0))))
+        let pending = Pending { acquire_permit, attempts: 0, waker: None };
+        Self { state: Arc::new(Mutex::new(State::Pending(pending))), settled: CancellationToken::new() }
     }
 
     /// Takes its place as a connection of this identity, unless it has one.
     pub(super) fn admit(&self, identity: &Identity) -> Admitted {
-        let mut state = lock(&self.0);
-        *state = match std::mem::replace(&mut *state, State::Closed) {
-            State::Pending(acquire_permit, _) => {
-                acquire_permit(identity).map_or(State::Closed, |permit| State::Open { _permit: permit })
-            }
-            settled => settled,
-        };
-        state.admitted()
+        self.settle(|pending| {
+            let permit = (pending.acquire_permit)(identity);
+            permit.map_or(State::Closed, |permit| State::Open { _permit: permit })
+        })
     }
 
-    /// Counts a call that was refused.
-    pub(super) fn refuse_call(&self) {
-        let mut state = lock(&self.0);
-        if let State::Pending(_, refused) = &mut *state {
-            *refused += 1;
-            if *refused >= MAX_REFUSED_CALLS {
-                *state = State::Closed;
-            }
-        }
-    }
-
-    pub(super) fn state(&self) -> Admitted {
-        lock(&self.0).admitted()
+    /// Counts an attempt to say whose it is. With too many it is closed.
+    pub(super) fn attempt(&self) -> Admitted {
+        self.settle(|pending| match pending.attempts {
+            MAX_ATTEMPTS.. => State::Closed,
+            attempts => State::Pending(Pending { attempts: attempts + 1, ..pending }),
+        })
     }
 
     /// Gives its place up.
     pub(super) fn close(&self) {
-        *lock(&self.0) = State::Closed;
+        *lock(&self.state) = State::Closed;
+        self.settled.cancel();
+    }
+
+    pub(super) fn state(&self) -> Admitted {
+        lock(&self.state).admitted()
+    }
+
+    /// The same; when it changes, the task is woken.
+    pub(super) fn poll(&self, cx: &Context<'_>) -> Admitted {
+        let mut state = lock(&self.state);
+        if let State::Pending(pending) = &mut *state {
+            pending.waker = Some(cx.waker().clone());
+        }
+        state.admitted()
+    }
+
+    /// Why it is to be closed; never returns once it has a place.
+    pub(super) async fn refused(&self, displaced: &CancellationToken) -> Refused {
+        tokio::select! {
+            () = self.settled.cancelled() => match self.state() {
+                Admitted::No => Refused::Exhausted,
+                Admitted::Yes | Admitted::NotYet => std::future::pending().await,
+            },
+            () = displaced.cancelled() => Refused::Displaced,
+            () = tokio::time::sleep(FIRST_CALL_TIMEOUT) => Refused::Silent,
+        }
+    }
+
+    /// What becomes of it, if it is pending.
+    fn settle(&self, settle: impl FnOnce(Pending) -> State) -> Admitted {
+        let mut state = lock(&self.state);
+        match std::mem::replace(&mut *state, State::Closed) {
+            State::Pending(mut pending) => {
+                let waker = pending.waker.take();
+                *state = settle(pending);
+                if state.admitted() != Admitted::NotYet {
+                    self.settled.cancel();
+                    waker.into_iter().for_each(Waker::wake);
+                } else if let State::Pending(pending) = &mut *state {
+                    pending.waker = waker;
+                }
+            }
+            settled => *state = settled,
+        }
+        state.admitted()
     }
 }
 
 impl State {
     fn admitted(&self) -> Admitted {
         match self {
-            Self::Pending(..) => Admitted::NotYet,
+            Self::Pending(_) => Admitted::NotYet,
             Self::Open { .. } => Admitted::Yes,
             Self::Closed => Admitted::No,
         }

@@ -4,8 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, HeaderValue};
+use telexec_engine::Workers;
 use telexec_executor::ExecutorError;
 use telexec_executor::text::error_chain;
+use tokio::sync::Semaphore;
 use tracing::info;
 
 use crate::call::caller::Caller;
@@ -31,33 +33,48 @@ pub(super) struct CallRefusal {
     pub(super) error: ExecutorError,
 }
 
+/// Who makes a call, and whether it may; otherwise the peer of the connection.
+pub(super) type Authenticated = (AccountedCaller, Result<(), CallRefusal>);
+
 /// The callers of one connection.
 pub(super) struct Callers {
     peer: AccountedCaller,
     tokens: TokenIssuers,
+    /// Verify tokens.
+    workers: Workers,
     admission: Admission,
     request_memory: RequestMemory,
     body_turns: BodyTurns,
     /// The last token: most connections have the same for long.
     last: Mutex<Option<(HeaderValue, AccountedCaller)>>,
+    /// On a connection that is nobody's yet one token is verified after the other: the first may be that of all.
+    one_at_a_time: Semaphore,
 }
 
 impl Callers {
     pub(super) fn new(
         peer: Arc<Caller>,
         tokens: TokenIssuers,
+        workers: Workers,
         admission: Admission,
         request_memory: RequestMemory,
         body_turns: BodyTurns,
     ) -> Self {
         let peer = account(peer, &request_memory, &body_turns);
-        Self { peer, tokens, admission, request_memory, body_turns, last: Mutex::default() }
+        let (last, one_at_a_time) = (Mutex::default(), Semaphore::new(1));
+        Self { peer, tokens, workers, admission, request_memory, body_turns, last, one_at_a_time }
+    }
+
+    /// Who makes any call, if no issuer of tokens is configured.
+    pub(super) fn without_tokens(&self) -> Option<Authenticated> {
+        self.tokens.is_empty().then(|| (self.peer.clone(), check(&self.peer.caller)))
     }
 
     /// Who makes the call with these headers, and whether it may. Takes the token out of them: it is for nobody else.
-    pub(super) async fn of(&self, headers: &mut HeaderMap) -> (AccountedCaller, Result<(), CallRefusal>) {
-        if self.tokens.is_empty() {
-            return (self.peer.clone(), check(&self.peer.caller));
+    pub(super) async fn of(&self, headers: &mut HeaderMap) -> Authenticated {
+        // a gateway may be revoked
+        if let Err(refusal) = check(&self.peer.caller) {
+            return (self.peer.clone(), Err(refusal));
         }
         let authenticated = self.authenticate(headers).await;
         headers.remove(AUTHORIZATION);
@@ -67,10 +84,6 @@ impl Callers {
                 (known, checked)
             }
             Err(error) => {
-                // not if an issuer is down: that is not the caller's fault
-                if matches!(error, ExecutorError::Unauthenticated { .. }) {
-                    self.admission.refuse_call();
-                }
                 info!(from = self.peer.caller.address, reason = error_chain(&error), "refused a call");
                 (self.peer.clone(), Err(CallRefusal { counted: Some(Refusal::Token), error }))
             }
@@ -81,10 +94,7 @@ impl Callers {
     fn admit(&self, caller: &Caller) -> Result<(), CallRefusal> {
         match self.admission.admit(&caller.identity) {
             Admitted::Yes => Ok(()),
-            Admitted::No | Admitted::NotYet => {
-                let error = ExecutorError::Exhausted { reason: "too many connections".to_owned(), retry_after: None };
-                Err(CallRefusal { counted: None, error })
-            }
+            Admitted::No | Admitted::NotYet => Err(CallRefusal { counted: None, error: closed() }),
         }
     }
 
@@ -92,7 +102,21 @@ impl Callers {
         if let Some(known) = self.known(headers) {
             return Ok(known);
         }
-        let caller = self.tokens.caller(&self.peer.caller, headers).await?;
+        if self.admission.state() == Admitted::Yes {
+            return self.verify(headers).await;
+        }
+        let _turn = self.one_at_a_time.acquire().await;
+        if let Some(known) = self.known(headers) {
+            return Ok(known);
+        }
+        if self.admission.attempt() == Admitted::No {
+            return Err(closed());
+        }
+        self.verify(headers).await
+    }
+
+    async fn verify(&self, headers: &HeaderMap) -> Result<AccountedCaller, ExecutorError> {
+        let caller = self.tokens.caller(&self.peer.caller, headers, &self.workers).await?;
         if Arc::ptr_eq(&caller, &self.peer.caller) {
             return Ok(self.peer.clone());
         }
@@ -118,6 +142,12 @@ impl Callers {
 /// Whether what has authenticated it is still valid.
 fn check(caller: &Caller) -> Result<(), CallRefusal> {
     caller.check().map_err(|error| CallRefusal { counted: Some(Refusal::Certificate), error })
+}
+
+/// The connection has no place among those that are open.
+fn closed() -> ExecutorError {
+    let reason = "this connection is being closed: too many connections, or too many tokens that are not accepted";
+    ExecutorError::Exhausted { reason: reason.to_owned(), retry_after: None }
 }
 
 fn account(caller: Arc<Caller>, request_memory: &RequestMemory, body_turns: &BodyTurns) -> AccountedCaller {

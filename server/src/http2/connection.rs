@@ -10,7 +10,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use telexec_engine::ConnectionState;
+use telexec_engine::{ConnectionState, Workers};
 use telexec_proto::convert::error_to_status;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
@@ -22,9 +22,10 @@ use crate::admission::call_limiter::CallLimiter;
 use crate::audit::Audit;
 use crate::call::deadline::Deadline;
 use crate::handshake::Peer;
+use crate::http2::admission::Refused;
 use crate::http2::body;
 use crate::http2::body::Body;
-use crate::http2::callers::{AccountedCaller, CallRefusal, Callers};
+use crate::http2::callers::{AccountedCaller, Authenticated, CallRefusal, Callers};
 use crate::http2::loss::{Link, LossReport, Observed, Reported};
 use crate::http2::message;
 use crate::http2::message::Limited;
@@ -43,6 +44,9 @@ pub(super) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// From the end of the handshake to the HTTP/2 preface.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// For the answers to calls of a connection that is closed since it is nobody's.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// What all connections share.
 #[derive(Clone)]
 pub(crate) struct Shared {
@@ -51,6 +55,8 @@ pub(crate) struct Shared {
     pub(crate) request_memory: RequestMemory,
     pub(crate) body_turns: BodyTurns,
     pub(crate) tokens: TokenIssuers,
+    /// Compute TLS and verify tokens, fairly among sources.
+    pub(crate) handshakes: Workers,
     pub(crate) audit: Audit,
     pub(crate) metrics: Metrics,
     /// Open calls may complete; new ones are refused.
@@ -59,10 +65,11 @@ pub(crate) struct Shared {
 
 /// Serves the peer's calls until it disconnects, or after `goaway` until the open calls have ended. Once the peer's
 /// certificate is no longer valid new calls are refused, and open ones are ended (`permission`).
-pub(crate) async fn serve(peer: Peer, admission: PendingAdmission, shared: Shared) {
+pub(crate) async fn serve(peer: Peer, pending: PendingAdmission, shared: Shared) {
     let Peer { caller, io } = peer;
-    let Shared { routes, call_limiter, request_memory, body_turns, tokens, audit, metrics, goaway } = shared;
-    let callers = Callers::new(caller, tokens, admission.admission.clone(), request_memory, body_turns);
+    let Shared { routes, call_limiter, request_memory, body_turns, tokens, handshakes, audit, metrics, goaway } =
+        shared;
+    let callers = Callers::new(caller, tokens, handshakes, pending.admission.clone(), request_memory, body_turns);
     let callers = Arc::new(callers);
     let link = Link::new();
     let observed = Arc::clone(&link);
@@ -71,12 +78,27 @@ pub(crate) async fn serve(peer: Peer, admission: PendingAdmission, shared: Share
         let call = ConnectionState::observed(move || observed.is_live());
         let report = LossReport { call, stream: link.next_stream(), link: Arc::clone(&link) };
         request.extensions_mut().insert(report.call.clone());
-        let (routes, callers, call_limiter) = (routes.clone(), Arc::clone(&callers), call_limiter.clone());
+        let acquire = {
+            let call_limiter = call_limiter.clone();
+            move |(known, checked): Authenticated| {
+                // what is nobody's is limited by its connection
+                let is_counted = checked.is_ok() || known.caller.is_authenticated();
+                let permit = is_counted.then(|| call_limiter.acquire(&known.caller.identity)).transpose();
+                (known, checked, permit)
+            }
+        };
+        // in the order of the calls, unless there are tokens
+        let at_once = callers.without_tokens().map(&acquire);
+        let (routes, callers) = (routes.clone(), Arc::clone(&callers));
         let (audit, metrics) = (audit.clone(), metrics.clone());
         let answered = report.clone();
         let answer = async move {
-            let (AccountedCaller { caller, account, turns }, checked) = callers.of(request.headers_mut()).await;
-            let permit = match call_limiter.acquire(&caller.identity) {
+            let (known, checked, permit) = match at_once {
+                Some(known) => known,
+                None => acquire(callers.of(request.headers_mut()).await),
+            };
+            let AccountedCaller { caller, account, turns } = known;
+            let permit = match permit {
                 Ok(permit) => permit,
                 Err(exhausted) => {
                     metrics.refused(Refusal::Exhausted);
@@ -87,7 +109,7 @@ pub(crate) async fn serve(peer: Peer, admission: PendingAdmission, shared: Share
                 counted.into_iter().for_each(|refusal| metrics.refused(refusal));
                 audit.record_rejected_call(&caller, request.uri().path(), &error).await;
                 let refused = body::of(error_to_status(&error).into_http());
-                return (call_limiter::count_until_sent(refused, Some(permit), None), turns);
+                return (call_limiter::count_until_sent(refused, permit, None), turns);
             }
             request.extensions_mut().insert(caller);
             let (answered, reservation) = match message::admit(request, &account, metrics) {
@@ -97,21 +119,31 @@ pub(crate) async fn serve(peer: Peer, admission: PendingAdmission, shared: Share
                 }
                 None => (body::of(message::unsupported()), None),
             };
-            (call_limiter::count_until_sent(answered, Some(permit), reservation), turns)
+            (call_limiter::count_until_sent(answered, permit, reservation), turns)
         };
         async move {
             let (response, turns) = Reported::new(Box::pin(answer), report).await;
             Ok::<_, Infallible>(response.map(|body| Reported::new(turns.carry(body), answered)))
         }
     });
-    let io = Observed { io: PrefaceTimeout::new(io, PREFACE_TIMEOUT, admission), link: observed };
+    let io = Observed { io: PrefaceTimeout::new(io, PREFACE_TIMEOUT, &pending), link: observed };
     let connection = http2().serve_connection(TokioIo::new(io), service);
     tokio::pin!(connection);
+    let PendingAdmission { displaced, identity, admission } = pending;
     let result = tokio::select! {
         result = connection.as_mut() => result,
         () = goaway.cancelled() => {
             connection.as_mut().graceful_shutdown();
             connection.await
+        }
+        refused = admission.refused(&displaced), if identity.is_none() => {
+            debug!(?refused, "closing a connection that is nobody's");
+            if refused == Refused::Exhausted {
+                connection.as_mut().graceful_shutdown();
+                // its peer may learn why
+                let _ = tokio::time::timeout(REFUSAL_TIMEOUT, connection).await;
+            }
+            return;
         }
     };
     if let Err(error) = result {
@@ -132,7 +164,7 @@ async fn answer(routes: Routes, mut request: Request<InTurns<Limited<Incoming>>>
     }
 }
 
-/// HTTP/2 with all limits explicit; the peer is authenticated.
+/// HTTP/2 with all limits explicit; of a peer that is not authenticated little is read (`preface`).
 fn http2() -> http2::Builder<TokioExecutor> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder

@@ -1,13 +1,13 @@
 //! A timeout for the client's HTTP/2 preface (RFC 9113, section 3.4): hyper waits for it without a limit, and begins its
-//! keepalive only after it. Of a peer that nobody knows yet, a timeout for its first call with a token too.
+//! keepalive only after it. Of a connection that is nobody's after it, little more is read.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep};
+use tokio::time::Sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::http2::admission::{Admission, Admitted};
@@ -15,14 +15,15 @@ use crate::identity::Identity;
 
 pub(super) const PREFACE_BYTES: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 
-/// From the preface to a call that says whose connection it is.
-const FIRST_CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// So much is read of a connection while it is nobody's: room for the headers of calls, and not for their messages, which
+/// count towards nobody's memory.
+const MAX_PENDING_BYTES: usize = 64 * 1024;
 
 /// How a connection that is pending becomes one that is served.
 pub(crate) struct PendingAdmission {
     /// Cancelled when it is displaced by others.
     pub(crate) displaced: CancellationToken,
-    /// Whose connection it is; `None`: its first call says that.
+    /// Whose connection it is; `None`: a call says that.
     pub(crate) identity: Option<Identity>,
     pub(crate) admission: Admission,
 }
@@ -31,61 +32,86 @@ pub(crate) struct PendingAdmission {
 /// checks their content.
 pub(crate) struct PrefaceTimeout<S> {
     io: S,
-    /// `None`: it is admitted.
-    waits: Option<PrefaceWait>,
+    state: State,
     admission: Admission,
 }
 
+enum State {
+    /// The preface has not arrived.
+    Waiting(PrefaceWait),
+    /// It is nobody's, and so much was read.
+    Pending(usize),
+    Open,
+}
+
 struct PrefaceWait {
-    /// Bytes of the preface still missing.
-    left: usize,
+    /// Bytes that were read.
+    read: usize,
     time: Pin<Box<Sleep>>,
     displaced: Pin<Box<WaitForCancellationFutureOwned>>,
     identity: Option<Identity>,
 }
 
 impl<S> PrefaceTimeout<S> {
-    pub(crate) fn new(io: S, timeout: Duration, pending: PendingAdmission) -> Self {
+    pub(crate) fn new(io: S, timeout: Duration, pending: &PendingAdmission) -> Self {
         let waits = PrefaceWait {
-            left: PREFACE_BYTES,
+            read: 0,
             time: Box::pin(tokio::time::sleep(timeout)),
-            displaced: Box::pin(pending.displaced.cancelled_owned()),
-            identity: pending.identity,
+            displaced: Box::pin(pending.displaced.clone().cancelled_owned()),
+            identity: pending.identity.clone(),
         };
-        Self { io, waits: Some(waits), admission: pending.admission }
+        Self { io, state: State::Waiting(waits), admission: pending.admission.clone() }
     }
 
-    /// After so many bytes were read while waiting.
+    /// After so many bytes were read.
     ///
     /// # Errors
     /// The connection is to be closed.
-    fn wait(&mut self, mut waits: PrefaceWait, read: usize, cx: &mut Context<'_>) -> io::Result<()> {
-        let had_preface = waits.left == 0;
-        waits.left = waits.left.saturating_sub(read);
-        let has_preface = waits.left == 0;
-        let admitted = match &waits.identity {
-            Some(identity) if has_preface => self.admission.admit(identity),
-            _ => self.admission.state(),
-        };
-        match admitted {
-            Admitted::Yes => return Ok(()),
-            Admitted::No => return Err(failure(ErrorKind::QuotaExceeded, "too many connections, or refused calls")),
-            Admitted::NotYet => {}
+    fn after_read(&mut self, read: usize, cx: &mut Context<'_>) -> io::Result<()> {
+        match &mut self.state {
+            State::Open => {}
+            State::Pending(before) => *before += read,
+            State::Waiting(waits) => {
+                waits.read += read;
+                if waits.read < PREFACE_BYTES {
+                    return waits.check(cx);
+                }
+                match &waits.identity {
+                    Some(identity) if self.admission.admit(identity) == Admitted::Yes => self.state = State::Open,
+                    Some(_) => return Err(failure(ErrorKind::QuotaExceeded, "too many connections")),
+                    None => self.state = State::Pending(waits.read),
+                }
+            }
         }
-        if has_preface && !had_preface {
-            waits.time.as_mut().reset(Instant::now() + FIRST_CALL_TIMEOUT);
+        Ok(())
+    }
+
+    /// Waits if it is nobody's and has sent too much for that.
+    fn poll_may_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.state {
+            State::Pending(read) => match self.admission.poll(cx) {
+                Admitted::Yes => self.state = State::Open,
+                Admitted::NotYet if read < MAX_PENDING_BYTES => {}
+                // woken when it is admitted; otherwise it is closed soon
+                Admitted::NotYet | Admitted::No => return Poll::Pending,
+            },
+            State::Waiting(_) | State::Open => {}
         }
-        if waits.displaced.as_mut().poll(cx).is_ready() {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl PrefaceWait {
+    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.displaced.as_mut().poll(cx).is_ready() {
             return Err(failure(
                 ErrorKind::ConnectionAborted,
-                "not admitted yet, dropped in favour of other connections",
+                "no HTTP/2 preface yet, dropped in favour of other connections",
             ));
         }
-        if waits.time.as_mut().poll(cx).is_ready() {
-            let what = if has_preface { "no call with a token in time" } else { "no HTTP/2 preface in time" };
-            return Err(failure(ErrorKind::TimedOut, what));
+        if self.time.as_mut().poll(cx).is_ready() {
+            return Err(failure(ErrorKind::TimedOut, "no HTTP/2 preface in time"));
         }
-        self.waits = Some(waits);
         Ok(())
     }
 }
@@ -102,13 +128,10 @@ fn failure(kind: ErrorKind, text: &str) -> io::Error {
 
 impl<S: AsyncRead + Unpin> AsyncRead for PrefaceTimeout<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_may_read(cx))?;
         let before = buf.filled().len();
         let read = Pin::new(&mut self.io).poll_read(cx, buf);
-        if let Some(waits) = self.waits.take()
-            && let Err(error) = self.wait(waits, buf.filled().len() - before, cx)
-        {
-            return Poll::Ready(Err(error));
-        }
+        self.after_read(buf.filled().len() - before, cx)?;
         read
     }
 }

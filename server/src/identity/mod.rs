@@ -67,6 +67,13 @@ impl Identity {
         is_name.then(|| Self(name.into()))
     }
 
+    /// Whom a token names; `None`: it is no name, or not all of it can be seen.
+    pub(crate) fn from_token(issuer: &str, name: &str) -> Option<Self> {
+        let is_printed = |c: char| c.escape_debug().len() == 1 || matches!(c, '"' | '\'' | '\\');
+        let is_name = !name.is_empty() && name == name.trim() && name.chars().all(is_printed);
+        Self::from_name(&format!("{issuer}:{name}")).filter(|_| is_name)
+    }
+
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }

@@ -8,22 +8,26 @@ use cedar_policy::Entities;
 /// With more of them the cache begins anew: identities may be many, and CheckCommand may name any.
 const MAX_ENTRIES: usize = 1024;
 
-/// The entities of one policy, by identity and action.
+/// The entities of one policy.
 #[derive(Debug, Default)]
-pub(super) struct EntityCache(Mutex<HashMap<(String, &'static str), Arc<Entities>>>);
+pub(super) struct EntityCache(Mutex<HashMap<Key, Arc<Entities>>>);
+
+/// An identity, the roles that its token gives it, and an action.
+type Key = (String, Vec<String>, &'static str);
 
 impl EntityCache {
-    /// What `make` made for this identity and action, now or before.
+    /// What `make` made for this identity with these roles of a token, and action, now or before.
     ///
     /// # Errors
     /// Those of `make`, which is asked again then.
     pub(super) fn get<E>(
         &self,
         identity: &str,
+        roles: &[String],
         action: &'static str,
         make: impl FnOnce() -> Result<Entities, E>,
     ) -> Result<Arc<Entities>, E> {
-        let key = (identity.to_owned(), action);
+        let key = (identity.to_owned(), roles.to_vec(), action);
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = lock().get(&key) {
             return Ok(Arc::clone(known));
@@ -54,7 +58,7 @@ mod tests {
                 is_made = true;
                 Ok::<_, Infallible>(Entities::empty())
             };
-            cache.get(identity, action, make).unwrap();
+            cache.get(identity, &[], action, make).unwrap();
             is_made
         };
         assert_eq!(
@@ -65,7 +69,7 @@ mod tests {
             get(&n.to_string(), "Execute");
             assert!(cache.0.lock().unwrap().len() <= MAX_ENTRIES);
         }
-        assert!(cache.get("c", "Execute", || Err("no")).is_err());
+        assert!(cache.get("c", &[], "Execute", || Err("no")).is_err());
         assert!(get("c", "Execute"));
     }
 }

@@ -19,7 +19,6 @@ mod rule;
 mod schema;
 mod simple_command;
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -416,7 +415,7 @@ impl Policy {
         };
         let action = action_name(*rpc, subject);
         let make = || self.entities_of(caller, self.action(*rpc, subject));
-        let mut entities = self.entities.get(&principal_key(caller), action, make)?;
+        let mut entities = self.entities.get(caller.identity.as_str(), caller.roles(), action, make)?;
         if !others.is_empty() {
             entities = Arc::new(Entities::clone(&entities).add_entities(others, None)?);
         }
@@ -493,14 +492,6 @@ impl Policy {
             _ => Some(uid(&self.names.action, rpc.group())),
         };
         Entity::new_no_attrs(uid(&self.names.action, action_name(rpc, subject)), group.into_iter().collect())
-    }
-}
-
-/// What the entities of a caller depend on. No name has control characters; roles are of the configuration.
-fn principal_key(caller: &Caller) -> Cow<'_, str> {
-    match caller.roles() {
-        [] => caller.identity.as_str().into(),
-        roles => format!("{}\n{}", caller.identity, roles.join("\n")).into(),
     }
 }
 

@@ -33,12 +33,21 @@ impl ClaimPatterns {
 
     /// The first claim that does not match; `None`: all do.
     pub(super) fn mismatch(&self, claims: &Claims) -> Option<&str> {
-        let matches = |claim: &str, patterns: &NamePatterns| match claims.get(claim) {
+        let matches = |claim: &str, patterns: &NamePatterns| match find(claims, claim) {
             Some(Value::Array(elements)) => elements.iter().any(|element| is_in(patterns, element)),
             Some(value) => is_in(patterns, value),
             None => false,
         };
         self.0.iter().find(|(claim, patterns)| !matches(claim, patterns)).map(|(claim, _)| claim.as_str())
+    }
+}
+
+/// A claim by its name, or by a JSON Pointer (RFC 6901): `/realm_access/roles`.
+pub(super) fn find<'a>(claims: &'a Claims, name: &str) -> Option<&'a Value> {
+    let Some(pointer) = name.strip_prefix('/') else { return claims.get(name) };
+    match pointer.find('/') {
+        Some(end) => claims.get(pointer.get(..end)?)?.pointer(pointer.get(end..)?),
+        None => claims.get(pointer),
     }
 }
 

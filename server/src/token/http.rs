@@ -13,8 +13,8 @@ use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs;
+use rustls::{ClientConfig, RootCertStore};
 use telexec_executor::text::error_chain;
 
 use super::key_set::MAX_BYTES;
@@ -28,11 +28,11 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct HttpClient(Client<HttpsConnector<HttpConnector>, Empty<Bytes>>);
 
 impl HttpClient {
-    /// With the CAs of this file, or else those of the system.
+    /// With the CAs of this file, or else those of the system, which need not have any if nothing is fetched by HTTPS.
     ///
     /// # Errors
     /// There are none, or the file cannot be used.
-    pub(super) fn new(ca: Option<&Path>) -> Result<Self, String> {
+    pub(super) fn new(ca: Option<&Path>, is_https: bool) -> Result<Self, String> {
         let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
         let builder = builder.with_safe_default_protocol_versions().map_err(|error| error.to_string())?;
         let builder = match ca {
@@ -40,6 +40,7 @@ impl HttpClient {
                 let roots = certificates(path).and_then(|cas| roots(path, cas));
                 builder.with_root_certificates(roots.map_err(|error| error_chain(&error))?)
             }
+            None if !is_https => builder.with_root_certificates(RootCertStore::empty()),
             None => builder.with_native_roots().map_err(|error| {
                 format!("this system has no CA certificates ({error}): install them (ca-certificates), or set keys_ca")
             })?,

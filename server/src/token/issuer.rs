@@ -1,24 +1,27 @@
 //! One issuer: whom its tokens may name, and how they are verified.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine};
+use jsonwebtoken::dangerous::insecure_decode_claims;
 use jsonwebtoken::errors::{Error, ErrorKind};
 use jsonwebtoken::{Validation, decode, decode_header};
 use serde_json::Value;
-use telexec_engine::Workers;
+use telexec_engine::{Lost, Workers};
 use telexec_executor::ExecutorError;
 use telexec_executor::text::error_chain;
+use tracing::info;
 
-use super::claims::{ClaimPatterns, Claims};
+use super::claims::{ClaimPatterns, Claims, find};
 use super::config::TokenIssuerConfig;
 use super::http::HttpClient;
 use super::key_set::{KeySet, KeysFile};
 use super::keys::Keys;
 use super::open_call::{Named, Token};
 use super::published::PublishedKeys;
-use super::{refused, seconds, times};
+use super::{refused, seconds, shown, times, unauthenticated};
 use crate::call::caller::Caller;
 use crate::digest::from_hex;
 use crate::identity::Identity;
@@ -26,22 +29,20 @@ use crate::identity::patterns::NamePatterns;
 use crate::invalid::InvalidSetting;
 use crate::reload::{Changes, Reload, Watched};
 
-/// Identities of other kinds begin with these.
-const RESERVED: [&str; 5] = ["spiffe", "tcp", "tls", "unix", "vsock"];
-
 /// An issuer of tokens.
 #[derive(Debug)]
 pub(crate) struct Issuer {
     /// Of the table, which the identities of callers begin with.
     name: String,
-    url: String,
-    audiences: Vec<String>,
+    /// The claim `iss` of its tokens.
+    pub(super) issuer: String,
     name_claim: String,
     names: NamePatterns,
     claims: ClaimPatterns,
     roles: Vec<(String, ClaimPatterns)>,
     /// `None`: only connections by TLS without a certificate may present them.
     presented_by: Option<NamePatterns>,
+    validation: Validation,
     max_lifetime: Duration,
     pub(super) call_grace: Duration,
     keys: Keys,
@@ -51,40 +52,29 @@ impl Issuer {
     /// # Errors
     /// What is wrong with a setting, which begins with its key.
     pub(super) fn load(name: &str, config: &TokenIssuerConfig) -> Result<Self, String> {
-        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        if name.is_empty() || !name.bytes().all(is_plain) || RESERVED.contains(&name) {
-            let reserved = RESERVED.join(", ");
-            return Err(format!(
-                "issuer: the table's name begins identities: it may have a-z, 0-9 and -, and not be one of {reserved}"
-            ));
-        }
-        for (key, list) in [("audiences", &config.audiences), ("names", &config.names)] {
-            if list.is_empty() {
-                return Err(format!("{key} is empty: no token would be accepted"));
-            }
-        }
+        check(config)?;
         let patterns =
             |key: &str, patterns: &Vec<String>| NamePatterns::new(key, patterns).map_err(|InvalidSetting(text)| text);
-        let role =
-            |(role, claims): (&String, &_)| Ok((role.clone(), ClaimPatterns::new(&format!("roles.{role}"), claims)?));
+        let role = |(role, claims): (&String, &BTreeMap<_, _>)| {
+            let key = format!("roles.{role}");
+            if claims.is_empty() {
+                return Err(format!("{key} is empty: every caller would have it"));
+            }
+            Ok((role.clone(), ClaimPatterns::new(&key, claims)?))
+        };
         Ok(Self {
             name: name.to_owned(),
-            url: config.issuer.clone(),
-            audiences: config.audiences.clone(),
+            issuer: config.issuer.clone(),
             name_claim: config.name_claim.clone(),
             names: patterns("names", &config.names)?,
             claims: ClaimPatterns::new("claims", &config.claims)?,
             roles: config.roles.iter().map(role).collect::<Result<_, String>>()?,
             presented_by: config.presented_by.as_ref().map(|names| patterns("presented_by", names)).transpose()?,
+            validation: validation(config),
             max_lifetime: config.max_lifetime,
             call_grace: config.call_grace,
             keys: keys(config)?,
         })
-    }
-
-    /// The claim `iss` of its tokens.
-    pub(super) fn url(&self) -> &str {
-        &self.url
     }
 
     /// Keeps its keys current. Never returns.
@@ -100,25 +90,49 @@ impl Issuer {
         self.keys.last()
     }
 
-    /// Verifies a token that `connection` has sent.
+    /// Whether its keys may be used now.
+    pub(super) fn has_keys(&self) -> bool {
+        self.keys.are_known()
+    }
+
+    /// Verifies a token that `connection` has sent, in the turn of its source.
     ///
     /// # Errors
-    /// It is not accepted; [`ExecutorError::Unreachable`]: its keys are not known now.
+    /// It is not accepted, or cannot be verified now.
     pub(super) async fn verify(
         self: &Arc<Self>,
-        connection: &Caller,
+        connection: &Arc<Caller>,
         token: &str,
-        now: SystemTime,
+        workers: &Workers,
     ) -> Result<Token, ExecutorError> {
         self.check_presenter(connection)?;
         let header = decode_header(token).map_err(|error| refused(&reason(&error)))?;
         let keys = self.keys.get(|keys| !keys.candidates(&header).is_empty()).await;
-        let keys = keys.map_err(|why| ExecutorError::Unreachable {
-            endpoint: format!("the token issuer {}", self.url),
-            source: why.into(),
+        let keys = keys.map_err(|why| {
+            info!(issuer = self.issuer, why, "cannot verify a token");
+            unauthenticated(
+                "the token cannot be verified: the agent cannot get the keys of its issuer; its log says why",
+            )
         })?;
-        let claims = verify_signature(&keys, token, &self.validation()).map_err(|why| refused(&why))?;
-        let named = self.named(&claims, connection, seconds(now))?;
+        let (this, sender, token) = (Arc::clone(self), Arc::clone(connection), token.to_owned());
+        let verify = move || this.verified(&sender, &token, keys, seconds(SystemTime::now()));
+        let verified = workers.run(&connection.source(), verify).await;
+        verified.unwrap_or_else(|Lost| Err(ExecutorError::Internal("verifying the token failed".to_owned())))
+    }
+
+    /// The same at this second since the epoch, with these keys.
+    ///
+    /// # Errors
+    /// It is not accepted.
+    pub(super) fn verified(
+        self: &Arc<Self>,
+        connection: &Caller,
+        token: &str,
+        keys: Arc<KeySet>,
+        now: u64,
+    ) -> Result<Token, ExecutorError> {
+        let claims = self.verify_signature(&keys, token).map_err(|why| refused(&why))?;
+        let named = self.named(&claims, connection, now)?;
         Ok(Token::new(self, token, keys, named))
     }
 
@@ -143,7 +157,7 @@ impl Issuer {
         let name = &self.name;
         match &self.presented_by {
             None if connection.is_authenticated() => Err(refused(&format!(
-                "this connection is of {}, and tokens of {name} are for connections without a client certificate",
+                "this connection is of {}, and tokens of {name} are for connections by TLS without a client certificate, unless the agent has presented_by",
                 connection.identity
             ))),
             Some(gateways) if !connection.is_authenticated() || !gateways.contain(connection.identity.as_str()) => {
@@ -153,21 +167,11 @@ impl Issuer {
         }
     }
 
-    /// But for the signature: the issuer and the audience. Times are checked with messages of their own.
-    fn validation(&self) -> Validation {
-        let mut validation = Validation::default();
-        validation.set_issuer(&[&self.url]);
-        validation.set_audience(&self.audiences);
-        validation.set_required_spec_claims(&["exp", "iss", "aud"]);
-        validation.validate_exp = false;
-        validation
-    }
-
     fn identity(&self, claims: &Claims) -> Result<Identity, ExecutorError> {
         let claim = &self.name_claim;
-        let name = claims.get(claim).and_then(Value::as_str);
+        let name = find(claims, claim).and_then(Value::as_str);
         let name = name.ok_or_else(|| refused(&format!("it has no claim {claim}, which would name the caller")))?;
-        let identity = Identity::from_name(&format!("{}:{name}", self.name)).filter(|_| !name.is_empty());
+        let identity = Identity::from_token(&self.name, name);
         let identity = identity.ok_or_else(|| refused(&format!("its claim {claim} cannot be a name")))?;
         if !self.names.contain(name) {
             return Err(refused(&format!("{name:?} is none of token_issuers.{}.names", self.name)));
@@ -175,10 +179,43 @@ impl Issuer {
         Ok(identity)
     }
 
-    /// Whether a token is still signed by a key of its issuer.
-    pub(super) fn is_signed(&self, token: &str, keys: &KeySet) -> bool {
-        verify_signature(keys, token, &self.validation()).is_ok()
+    /// The claims of a token that one of these keys has signed.
+    ///
+    /// # Errors
+    /// None has, or it is for others.
+    pub(super) fn verify_signature(&self, keys: &KeySet, token: &str) -> Result<Claims, String> {
+        let header = decode_header(token).map_err(|error| reason(&error))?;
+        is_access_token(header.typ.as_deref())?;
+        let mut why = "no key of its issuer fits its header (kid and alg)".to_owned();
+        let validation = Validation { algorithms: vec![header.alg], ..self.validation.clone() };
+        for key in keys.candidates(&header) {
+            match decode::<Claims>(token, key, &validation) {
+                Ok(verified) => return Ok(verified.claims),
+                Err(error) if matches!(error.kind(), ErrorKind::InvalidAudience) => return Err(wrong_audience(token)),
+                Err(error) => why = reason(&error),
+            }
+        }
+        Err(why)
     }
+}
+
+/// Settings with which no token would be accepted.
+fn check(config: &TokenIssuerConfig) -> Result<(), String> {
+    let texts = [("issuer", &config.issuer), ("name_claim", &config.name_claim)];
+    let audiences = config.audiences.iter().map(|audience| ("audiences", audience));
+    if let Some((key, _)) = texts.into_iter().chain(audiences).find(|(_, text)| text.is_empty()) {
+        return Err(format!("{key}: expected a text that is not empty"));
+    }
+    if config.max_lifetime.is_zero() {
+        return Err("max_lifetime is 0: no token would be accepted".to_owned());
+    }
+    let presented_by = config.presented_by.iter().map(|names| ("presented_by", names));
+    for (key, list) in [("audiences", &config.audiences), ("names", &config.names)].into_iter().chain(presented_by) {
+        if list.is_empty() {
+            return Err(format!("{key} is empty: no token would be accepted"));
+        }
+    }
+    Ok(())
 }
 
 fn keys(config: &TokenIssuerConfig) -> Result<Keys, String> {
@@ -190,28 +227,39 @@ fn keys(config: &TokenIssuerConfig) -> Result<Keys, String> {
         let file = Watched::load_unlogged(KeysFile(path.clone()));
         return file.map(Keys::File).map_err(|error| format!("keys_file: {}", error_chain(&error)));
     }
-    let http = HttpClient::new(keys_ca.as_deref()).map_err(|error| format!("keys_ca: {error}"))?;
+    let is_https = keys_url.as_ref().unwrap_or(&config.issuer).starts_with("https:");
+    let http = HttpClient::new(keys_ca.as_deref(), is_https).map_err(|error| format!("keys_ca: {error}"))?;
     Ok(Keys::Published(Box::new(PublishedKeys::new(&config.issuer, keys_url.as_deref(), http)?)))
 }
 
-/// The claims of a token that one of these keys has signed.
-fn verify_signature(keys: &KeySet, token: &str, validation: &Validation) -> Result<Claims, String> {
-    let header = decode_header(token).map_err(|error| reason(&error))?;
-    let mut why = "no key of its issuer fits its header (kid and alg)".to_owned();
-    let validation = Validation { algorithms: vec![header.alg], ..validation.clone() };
-    for key in keys.candidates(&header) {
-        match decode::<Claims>(token, key, &validation) {
-            Ok(verified) => return Ok(verified.claims),
-            Err(error) => why = reason(&error),
-        }
+/// What is checked with the signature: the issuer and the audience. Times are checked with messages of their own.
+fn validation(config: &TokenIssuerConfig) -> Validation {
+    let mut validation = Validation::default();
+    validation.set_issuer(&[&config.issuer]);
+    validation.set_audience(&config.audiences);
+    validation.set_required_spec_claims(&["exp", "iss", "aud"]);
+    validation.validate_exp = false;
+    validation
+}
+
+/// Issuers sign other things too, such as logout tokens, and say so (RFC 8725, section 3.11).
+fn is_access_token(kind: Option<&str>) -> Result<(), String> {
+    let kind = kind.unwrap_or("JWT").to_ascii_lowercase();
+    match kind.strip_prefix("application/").unwrap_or(&kind) {
+        "jwt" | "at+jwt" => Ok(()),
+        _ => Err("its type (typ) is neither JWT nor at+jwt".to_owned()),
     }
-    Err(why)
+}
+
+fn wrong_audience(token: &str) -> String {
+    let claims: Option<Claims> = insecure_decode_claims(token).ok();
+    let audience = claims.as_ref().and_then(|claims| claims.get("aud")).map(Value::to_string).unwrap_or_default();
+    format!("its audience (aud), {}, is none of the agent's", shown(&audience))
 }
 
 fn reason(error: &Error) -> String {
     match error.kind() {
         ErrorKind::InvalidSignature => "its signature is not by a key of its issuer".to_owned(),
-        ErrorKind::InvalidAudience => "it is for others: none of its audiences (aud) is one of the agent's".to_owned(),
         ErrorKind::InvalidIssuer => "its issuer (iss) is another one".to_owned(),
         ErrorKind::MissingRequiredClaim(claim) => format!("it has no claim {claim}"),
         ErrorKind::InvalidClaimFormat(claim) => format!("its claim {claim} is malformed"),

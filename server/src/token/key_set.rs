@@ -14,14 +14,22 @@ use crate::reload;
 pub(super) const MAX_BYTES: usize = 1024 * 1024;
 
 /// Keys that signatures are verified with.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeySet(Vec<Key>);
 
 struct Key {
-    id: Option<String>,
+    jwk: Jwk,
     algorithms: Vec<Algorithm>,
     key: DecodingKey,
 }
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.jwk == other.jwk
+    }
+}
+
+impl Eq for Key {}
 
 /// A JWK Set that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -49,8 +57,10 @@ impl KeySet {
     /// It is malformed, or has no key that can be used.
     pub(crate) fn parse(json: &[u8], from: &str) -> Result<Self, KeySetError> {
         let set: Set = serde_json::from_slice(json).map_err(|error| KeySetError::Malformed(from.to_owned(), error))?;
+        // no keys at all are how an issuer withdraws the last one
+        let is_empty = set.keys.is_empty();
         let keys: Vec<_> = set.keys.into_iter().filter_map(|key| Key::new(serde_json::from_value(key).ok()?)).collect();
-        if keys.is_empty() {
+        if keys.is_empty() && !is_empty {
             return Err(KeySetError::Empty(from.to_owned()));
         }
         Ok(Self(keys))
@@ -59,7 +69,7 @@ impl KeySet {
     /// The keys that may have signed a token with this header.
     pub(super) fn candidates(&self, header: &Header) -> Vec<&DecodingKey> {
         let may_be = |key: &&Key| {
-            let is_named = match (&header.kid, &key.id) {
+            let is_named = match (&header.kid, &key.jwk.common.key_id) {
                 (Some(asked), Some(id)) => asked == id,
                 // a token that names a key is not for one without a name, unless there is no other
                 (Some(_), None) => self.0.len() == 1,
@@ -91,7 +101,7 @@ impl Key {
             None => possible.to_vec(),
         };
         let key = DecodingKey::from_jwk(&jwk).ok().filter(|_| !algorithms.is_empty())?;
-        Some(Self { id: common.key_id.clone(), algorithms, key })
+        Some(Self { jwk, algorithms, key })
     }
 }
 
@@ -112,7 +122,7 @@ fn algorithms(parameters: &AlgorithmParameters) -> &'static [Algorithm] {
 
 impl std::fmt::Debug for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Key").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Key").field("jwk", &self.jwk).finish_non_exhaustive()
     }
 }
 

@@ -28,6 +28,14 @@ impl Keys {
         }
     }
 
+    /// Whether there are any that may be used now.
+    pub(super) fn are_known(&self) -> bool {
+        match self {
+            Self::File(_) => true,
+            Self::Published(published) => published.current().is_ok(),
+        }
+    }
+
     /// The last that were known.
     pub(super) fn last(&self) -> Arc<KeySet> {
         match self {

@@ -20,6 +20,7 @@ use std::time::SystemTime;
 
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
+use jsonwebtoken::dangerous::insecure_decode_claims;
 use serde::Deserialize;
 use telexec_engine::Workers;
 use telexec_executor::ExecutorError;
@@ -35,6 +36,10 @@ use crate::reload::Reload;
 
 /// Longer tokens are refused unread.
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
+/// Of a text of a caller in messages.
+const MAX_SHOWN_BYTES: usize = 128;
+/// Identities of other kinds begin with these.
+const RESERVED: [&str; 5] = ["spiffe", "tcp", "tls", "unix", "vsock"];
 /// What clocks may differ by.
 const LEEWAY_SECONDS: u64 = 30;
 
@@ -54,6 +59,7 @@ impl TokenIssuers {
     pub(crate) fn load(configured: &BTreeMap<String, TokenIssuerConfig>) -> Result<Self, InvalidSetting> {
         let (mut seen, mut issuers) = (BTreeSet::new(), Vec::new());
         for (name, config) in configured {
+            check_name(name)?;
             let invalid = |text: String| InvalidSetting(format!("token_issuers.{name}.{text}"));
             if !seen.insert(&config.issuer) {
                 return Err(invalid("issuer: another table has the same one".to_owned()));
@@ -78,25 +84,51 @@ impl TokenIssuers {
         std::future::pending().await
     }
 
-    /// Who makes a call with these headers: whom its token names, or the peer of the connection.
+    /// Who makes a call with these headers: whom its token names, or the peer of the connection. Tokens are verified by
+    /// `workers`.
     ///
     /// # Errors
-    /// [`ExecutorError::Unauthenticated`], or [`ExecutorError::Unreachable`]: the keys of the issuer are not known now.
+    /// Nobody who is known.
     pub(crate) async fn caller(
         &self,
         connection: &Arc<Caller>,
         headers: &HeaderMap,
+        workers: &Workers,
     ) -> Result<Arc<Caller>, ExecutorError> {
         match bearer(headers)? {
             Some(token) => {
-                let token = self.verify(connection, token).await?;
+                let token = self.issuer(token)?.verify(connection, token, workers).await?;
                 Ok(Arc::new(Caller::with_token(connection, token)))
             }
             None if connection.is_authenticated() => Ok(Arc::clone(connection)),
+            None if headers.contains_key(AUTHORIZATION) => {
+                Err(unauthenticated("the authorization header is not of the form: Bearer TOKEN"))
+            }
             None => Err(unauthenticated(
-                "this connection has no client certificate, and the call no token: send one as authorization: Bearer TOKEN",
+                "the call has no token, and its connection no client certificate that the agent has asked for: use --access-token-file, or the header authorization: Bearer TOKEN",
             )),
         }
+    }
+
+    /// The issuer that a token claims to be of.
+    fn issuer(&self, token: &str) -> Result<&Arc<Issuer>, ExecutorError> {
+        if token.len() > MAX_TOKEN_BYTES {
+            return Err(refused(&format!("it is longer than {MAX_TOKEN_BYTES} bytes")));
+        }
+        let Unverified { iss } = insecure_decode_claims(token)
+            .map_err(|_| refused("it is not a signed JSON Web Token with an issuer (iss)"))?;
+        let issuer = self.0.iter().find(|issuer| issuer.issuer == iss);
+        issuer.ok_or_else(|| refused(&format!("its issuer (iss), \"{}\", is none of token_issuers", shown(&iss))))
+    }
+
+    /// Whether this token is accepted at this second since the epoch.
+    #[cfg(fuzzing)]
+    pub(crate) fn accepts(&self, connection: &Caller, headers: &HeaderMap, now: u64) -> bool {
+        let accepted = |token| {
+            let issuer = self.issuer(token)?;
+            issuer.verified(connection, token, issuer.last_keys(), now)
+        };
+        bearer(headers).is_ok_and(|token| token.is_some_and(|token| accepted(token).is_ok()))
     }
 
     /// The identity that these claims name, if they had been verified, at this second since the epoch.
@@ -105,17 +137,22 @@ impl TokenIssuers {
         let named = self.0.first()?.named(claims, connection, now).ok()?;
         Some(named.identity.to_string())
     }
+}
 
-    async fn verify(&self, connection: &Caller, token: &str) -> Result<Token, ExecutorError> {
-        if token.len() > MAX_TOKEN_BYTES {
-            return Err(refused(&format!("it is longer than {MAX_TOKEN_BYTES} bytes")));
-        }
-        let Unverified { iss } = jsonwebtoken::dangerous::insecure_decode_claims(token)
-            .map_err(|_| refused("it is not a signed JSON Web Token with an issuer (iss)"))?;
-        let issuer = self.0.iter().find(|issuer| issuer.url() == iss);
-        let issuer = issuer.ok_or_else(|| refused("its issuer (iss) is none of token_issuers"))?;
-        issuer.verify(connection, token, SystemTime::now()).await
+/// Identities begin with the name of the table.
+fn check_name(name: &str) -> Result<(), InvalidSetting> {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if !name.is_empty() && name.bytes().all(is_plain) && !RESERVED.contains(&name) {
+        return Ok(());
     }
+    let what = format!("expected a-z, 0-9 and -, and none of {}", RESERVED.join(", "));
+    Err(InvalidSetting(format!("token_issuers.{name}: the name of the table begins the identities of callers: {what}")))
+}
+
+/// A text of a caller in a message to it, and in the log.
+fn shown(text: &str) -> String {
+    let end = text.floor_char_boundary(MAX_SHOWN_BYTES);
+    text.get(..end).unwrap_or_default().escape_debug().to_string()
 }
 
 /// The token of a call; other schemes than Bearer are for others, such as a proxy.

@@ -1,27 +1,27 @@
 //! Keys where an issuer publishes them: fetched now and then, and when a token names one that is not known.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
-use std::sync::Arc;
-use tokio::sync::{Notify, watch};
+use telexec_executor::text::error_chain;
+use tokio::sync::{Notify, Semaphore, watch};
 use tracing::{info, warn};
 
 use super::http::{HttpClient, check_url};
 use super::key_set::KeySet;
 use crate::lock::lock;
 use crate::reload::Changes;
-use telexec_executor::text::error_chain;
 
 /// Between two fetches.
-const INTERVAL: Duration = Duration::from_secs(15 * 60);
-/// The same at least, whatever tokens name, and after a failure.
-const MIN_INTERVAL: Duration = Duration::from_secs(10);
+const FETCH_INTERVAL: Duration = Duration::from_secs(15 * 60);
+/// Between two fetches at least, and after one that failed.
+const MIN_FETCH_INTERVAL: Duration = Duration::from_secs(10);
 /// Older keys are not used: the issuer may have withdrawn them long since.
 const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long a call waits for a fetch.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a call waits for a fetch, and how many do.
+const FETCH_WAIT_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_WAITING: usize = 64;
 
 /// The keys that an issuer publishes.
 #[derive(Debug)]
@@ -35,12 +35,14 @@ pub(super) struct PublishedKeys {
     attempts: watch::Sender<u64>,
     state: Mutex<State>,
     wanted: Notify,
+    waiting: Semaphore,
 }
 
 #[derive(Debug, Default)]
 struct State {
     fetched: Option<Instant>,
     attempted: Option<Instant>,
+    is_fetching: bool,
     /// Why the last fetch failed.
     failure: Option<String>,
 }
@@ -66,8 +68,9 @@ impl PublishedKeys {
             url: url.map(str::to_owned),
             current: watch::Sender::default(),
             attempts: watch::Sender::default(),
-            state: Mutex::default(),
+            state: Mutex::new(State { is_fetching: true, ..State::default() }),
             wanted: Notify::new(),
+            waiting: Semaphore::new(MAX_WAITING),
         })
     }
 
@@ -87,18 +90,27 @@ impl PublishedKeys {
     pub(super) async fn get(&self, suffice: impl Fn(&KeySet) -> bool) -> Result<Arc<KeySet>, String> {
         let mut attempts = self.attempts.subscribe();
         let attempt = *attempts.borrow_and_update();
-        if !self.current().is_ok_and(|keys| suffice(&keys)) && !self.was_just_asked() {
-            self.wanted.notify_one();
-            let _ = tokio::time::timeout(PATIENCE, attempts.wait_for(|done| *done > attempt)).await;
+        if !self.current().is_ok_and(|keys| suffice(&keys))
+            && !self.was_just_asked()
+            && let Ok(_waiting) = self.waiting.try_acquire()
+        {
+            if !lock(&self.state).is_fetching {
+                self.wanted.notify_one();
+            }
+            let _ = tokio::time::timeout(FETCH_WAIT_TIMEOUT, attempts.wait_for(|done| *done > attempt)).await;
         }
         self.current()
     }
 
     fn was_just_asked(&self) -> bool {
-        lock(&self.state).attempted.is_some_and(|attempted| attempted.elapsed() < MIN_INTERVAL)
+        lock(&self.state).attempted.is_some_and(|attempted| attempted.elapsed() < MIN_FETCH_INTERVAL)
     }
 
-    fn current(&self) -> Result<Arc<KeySet>, String> {
+    /// Those that may be used now.
+    ///
+    /// # Errors
+    /// There are none, and why.
+    pub(super) fn current(&self) -> Result<Arc<KeySet>, String> {
         let state = lock(&self.state);
         match state.fetched {
             Some(fetched) if fetched.elapsed() <= MAX_AGE => Ok(self.last()),
@@ -110,18 +122,19 @@ impl PublishedKeys {
     /// Fetches them now and then, and when they are wanted. Never returns.
     pub(super) async fn follow(&self) {
         loop {
+            lock(&self.state).is_fetching = true;
             let fetched = self.fetch().await;
-            let interval = if fetched.is_ok() { INTERVAL } else { MIN_INTERVAL };
+            let interval = if fetched.is_ok() { FETCH_INTERVAL } else { MIN_FETCH_INTERVAL };
             self.settle(fetched);
-            tokio::time::sleep(MIN_INTERVAL).await;
-            let _ = tokio::time::timeout(interval - MIN_INTERVAL, self.wanted.notified()).await;
+            tokio::time::sleep(MIN_FETCH_INTERVAL).await;
+            let _ = tokio::time::timeout(interval - MIN_FETCH_INTERVAL, self.wanted.notified()).await;
         }
     }
 
     fn settle(&self, fetched: Result<KeySet, String>) {
         let mut state = lock(&self.state);
         let now = Instant::now();
-        state.attempted = Some(now);
+        (state.attempted, state.is_fetching) = (Some(now), false);
         let issuer = &self.issuer;
         match fetched {
             Ok(keys) => {
@@ -129,10 +142,17 @@ impl PublishedKeys {
                     info!(issuer, "fetched the keys of a token issuer");
                 }
                 state.fetched = Some(now);
-                self.current.send_replace(Arc::new(keys));
+                // a change is verified by all open calls
+                self.current.send_if_modified(|current| {
+                    let is_new = **current != keys;
+                    if is_new {
+                        *current = Arc::new(keys);
+                    }
+                    is_new
+                });
             }
             Err(reason) => {
-                if state.failure.is_none() {
+                if state.failure.as_ref() != Some(&reason) {
                     warn!(issuer, reason, "cannot fetch the keys of a token issuer; trying again");
                 }
                 state.failure = Some(reason);
@@ -161,6 +181,10 @@ impl PublishedKeys {
             .map_err(|error| format!("{url} is not an OpenID Connect configuration: {error}"))?;
         if issuer != self.issuer {
             return Err(format!("{url} is of another issuer, {issuer:?}"));
+        }
+        // who has the port of another loopback address may be anybody
+        if self.issuer.starts_with("https:") && !jwks_uri.starts_with("https:") {
+            return Err(format!("{url}: jwks_uri is not https://"));
         }
         Ok(jwks_uri)
     }

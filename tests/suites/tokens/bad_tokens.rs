@@ -15,12 +15,15 @@ async fn what_a_token_lacks_is_named() {
     let tokened = Tokened::start("claims = { environment = [\"prod\"] }");
     let now = now();
     for (claims, why) in [
-        (json!({"iss": "https://other.example.org"}), "its issuer (iss) is none of token_issuers"),
+        (
+            json!({"iss": "https://other.example.org"}),
+            "its issuer (iss), \"https://other.example.org\", is none of token_issuers",
+        ),
         (json!({"iss": null}), "not a signed JSON Web Token with an issuer (iss)"),
         (json!({"iss": [ISSUER]}), "not a signed JSON Web Token with an issuer (iss)"),
-        (json!({"aud": "others"}), "none of its audiences (aud) is one of the agent's"),
-        (json!({"aud": ["others", "telexec"]}), "none of its audiences (aud) is one of the agent's"),
-        (json!({"aud": []}), "none of its audiences (aud) is one of the agent's"),
+        (json!({"aud": "others"}), "its audience (aud), \\\"others\\\", is none of the agent's"),
+        (json!({"aud": ["others", "telexec"]}), "its audience (aud), "),
+        (json!({"aud": []}), "its audience (aud), "),
         (json!({"aud": null}), "it has no claim aud"),
         (json!({"aud": 7}), "it has no claim aud"),
         (json!({"exp": null}), "it has no claim exp"),
@@ -37,6 +40,8 @@ async fn what_a_token_lacks_is_named() {
         (json!({"sub": 7}), "it has no claim sub, which would name the caller"),
         (json!({"sub": ""}), "its claim sub cannot be a name"),
         (json!({"sub": "a\nb"}), "its claim sub cannot be a name"),
+        (json!({"sub": " anna"}), "its claim sub cannot be a name"),
+        (json!({"sub": "an\u{202e}na"}), "its claim sub cannot be a name"),
         (json!({"sub": "a".repeat(4000)}), "its claim sub cannot be a name"),
         (json!({"environment": "test"}), "its claim environment is not as token_issuers.corp.claims says"),
         (json!({"environment": null}), "its claim environment is not as token_issuers.corp.claims says"),
@@ -92,12 +97,14 @@ async fn only_the_keys_of_the_issuer_sign_and_by_their_algorithm() {
     let encoded = |value: Value| BASE64_URL_SAFE_NO_PAD.encode(value.to_string());
     let unsigned = encoded(json!({"alg": "none", "typ": "JWT"}));
     let critical = Header { crit: Some(vec!["exp".to_owned()]), ..header.clone() };
+    let logout = Header { typ: Some("logout+jwt".to_owned()), ..header.clone() };
     let renamed = Header { kid: Some("another".to_owned()), ..header.clone() };
     let signed_by = "its signature is not by a key of its issuer";
     for (token, why) in [
         (stranger.sign_with(&header, claims.clone()), signed_by),
         (stranger.sign(claims.clone()), "no key of its issuer fits its header (kid and alg)"),
         (issuer.sign_with(&renamed, claims.clone()), "no key of its issuer fits its header (kid and alg)"),
+        (issuer.sign_with(&logout, claims.clone()), "its type (typ) is neither JWT nor at+jwt"),
         // the public key as a secret
         (
             symmetric.sign_with(&Header { kid: header.kid.clone(), ..Header::new(Algorithm::HS256) }, claims.clone()),
@@ -122,7 +129,7 @@ async fn only_the_keys_of_the_issuer_sign_and_by_their_algorithm() {
         let reason = unauthenticated(&tokened.with(&token).await).await;
         assert!(reason.contains(why), "{token}: {reason}");
     }
-    let unnamed = Header { kid: None, ..header };
+    let unnamed = Header { kid: None, typ: Some("application/at+JWT".to_owned()), ..header };
     let good = issuer.sign_with(&unnamed, claims);
     assert_eq!(identity(&tokened.with(&good).await).await.unwrap(), "corp:anna");
 }
@@ -171,8 +178,8 @@ async fn headers_that_say_nothing_clear_are_refused() {
         assert_eq!(ask(&[&format!("{scheme} {token}")]).await.unwrap(), "corp:anna");
     }
     for (headers, why) in [
-        (vec![token.clone()], "the call no token"),
-        (vec!["Basic YTpi".to_owned()], "the call no token"),
+        (vec![token.clone()], "not of the form: Bearer TOKEN"),
+        (vec!["Basic YTpi".to_owned()], "not of the form: Bearer TOKEN"),
         (vec![format!("Bearer {token}"), format!("Bearer {token}")], "several authorization headers"),
         (vec!["Bearer ".to_owned()], "not a signed JSON Web Token"),
         (vec![format!("Bearer {token} x")], "not a signed JSON Web Token"),

@@ -15,13 +15,13 @@ fn what_is_wrong_is_named() {
     };
     let file = format!("{keys:?}");
     let empty = certs.ca.directory().join("empty.json");
-    std::fs::write(&empty, "{\"keys\": []}").unwrap();
+    std::fs::write(&empty, "{\"keys\": [{\"kty\": \"oct\", \"k\": \"AAAA\"}]}").unwrap();
     for (config, why) in [
         (
             replaced("token_issuers.corp", "token_issuers.unix"),
-            "token_issuers.unix.issuer: the table's name begins identities",
+            "token_issuers.unix: the name of the table begins the identities of callers",
         ),
-        (replaced("token_issuers.corp", "token_issuers.\"a:b\""), "token_issuers.a:b.issuer: the table's name begins"),
+        (replaced("token_issuers.corp", "token_issuers.\"a:b\""), "token_issuers.a:b: the name of the table begins"),
         (replaced("names = [\"**\"]", "names = []"), "token_issuers.corp.names is empty: no token would be accepted"),
         (replaced("names = [\"**\"]", ""), "missing field `names`"),
         (replaced("names = [\"**\"]", "names = [\"a**\"]"), "token_issuers.corp.names: \"a**\": "),
@@ -40,6 +40,10 @@ fn what_is_wrong_is_named() {
         (format!("{good}claims.a = []"), "token_issuers.corp.claims.a is empty: nothing would match"),
         (format!("{good}roles.r.a = [\"**x\"]"), "token_issuers.corp.roles.r.a: "),
         (format!("{good}presented_by = [\"[\"]"), "token_issuers.corp.presented_by: "),
+        (format!("{good}presented_by = []"), "token_issuers.corp.presented_by is empty: no token would be accepted"),
+        (format!("{good}roles.r = {{}}"), "token_issuers.corp.roles.r is empty: every caller would have it"),
+        (format!("{good}max_lifetime = \"0s\""), "token_issuers.corp.max_lifetime is 0: no token would be accepted"),
+        (format!("{good}name_claim = \"\""), "token_issuers.corp.name_claim: expected a text that is not empty"),
         (format!("{good}leeway = 1"), "unknown field `leeway`"),
         (
             format!("{good}{}", good.replace("corp", "other")),

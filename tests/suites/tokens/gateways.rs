@@ -112,7 +112,7 @@ async fn several_issuers_are_told_apart() {
     let reason = unauthenticated(&tokened.with(&tokened.issuer.token("anna")).await).await;
     assert!(reason.contains("token_issuers.one.presented_by"), "{reason}");
     let reason = unauthenticated(&as_gateway(&tokened, &tokened.certs.client, Some(other.token("anna"))).await).await;
-    assert!(reason.contains("tokens of other are for connections without a client certificate"), "{reason}");
+    assert!(reason.contains("tokens of other are for connections by TLS without a client certificate"), "{reason}");
     // a key of one for the name of the other
     let forged = other.sign(json!({"iss": "https://one", "sub": "anna"}));
     let reason = unauthenticated(&as_gateway(&tokened, &tokened.certs.client, Some(forged)).await).await;

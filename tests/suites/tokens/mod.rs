@@ -13,7 +13,9 @@ use std::path::PathBuf;
 
 use telexec_client::{AccessToken, ConnectOptions, Target, TlsOptions};
 use telexec_executor::ExecutorError;
-use telexec_tests::{Agent, AgentBuilder, Certs, TokenIssuer, within};
+use telexec_proto::v1::GetAgentRequest;
+use telexec_tests::{Agent, AgentBuilder, Certs, TokenIssuer, Wire, within};
+use tonic::{Request, Status};
 
 /// The issuer of most tests.
 const ISSUER: &str = "https://issuer.example.org";
@@ -46,6 +48,11 @@ impl Tokened {
         self.connect(Some(AccessToken::Text(token.to_owned()))).await
     }
 
+    /// A connection that is nobody's yet.
+    async fn stranger(&self) -> Wire {
+        Wire::connect_tls(&self.agent, self.certs.config(None)).await.unwrap()
+    }
+
     async fn connect(&self, token: Option<AccessToken>) -> telexec_client::Agent {
         self.connect_by(TlsOptions::without_certificate(self.certs.ca.cert()), token).await
     }
@@ -55,6 +62,15 @@ impl Tokened {
         let options = ConnectOptions { tls: Some(tls), access_token: token, ..Default::default() };
         within(telexec_client::Agent::connect(&target, options)).await.unwrap()
     }
+}
+
+/// Who the agent says that this is, in a call with this token.
+async fn ask(wire: &Wire, token: Option<&str>) -> Result<String, Status> {
+    let mut request = Request::new(GetAgentRequest {});
+    if let Some(token) = token {
+        request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    }
+    within(wire.agent().get_agent(request)).await.map(|answer| answer.into_inner().identity)
 }
 
 /// Who the agent says that this is.

@@ -4,7 +4,7 @@ use serde_json::json;
 use telexec_executor::{Command, Execution, Executor, ExecutorError};
 use telexec_tests::{MARK, TokenIssuer, collect, exit_of, marker, now, processes_with, until, until_output, within};
 
-use super::{Tokened, identity, unauthenticated};
+use super::{Tokened, ask, identity, unauthenticated};
 
 /// A command that has begun, with this marker.
 async fn begun(agent: &telexec_client::Agent, mark: &str, text: &str) -> Execution {
@@ -14,9 +14,9 @@ async fn begun(agent: &telexec_client::Agent, mark: &str, text: &str) -> Executi
     execution
 }
 
-/// A token that expires in a moment: with the leeway it had expired 28 s ago.
+/// A token that expires soon: that it has expired is forgiven for 30 s.
 fn short(issuer: &TokenIssuer) -> String {
-    issuer.sign(json!({ "sub": "anna", "iat": now() - 60, "exp": now() - 28 }))
+    issuer.sign(json!({ "sub": "anna", "iat": now() - 60, "exp": now() - 20 }))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -54,8 +54,9 @@ async fn a_key_that_is_withdrawn_ends_the_calls_of_its_tokens() {
     let execution = begun(&agent, &mark, "echo begun; sleep 300").await;
     // for a while both are there
     std::fs::write(&tokened.keys, TokenIssuer::key_set(&[&next, &tokened.issuer])).unwrap();
-    let with_next = tokened.with(&next.token("anna")).await;
-    until("the agent has both keys", async || identity(&with_next).await.is_ok()).await;
+    let wire = tokened.stranger().await;
+    ask(&wire, Some(&tokened.issuer.token("anna"))).await.unwrap();
+    until("the agent has both keys", async || ask(&wire, Some(&next.token("anna"))).await.is_ok()).await;
     assert_eq!(identity(&agent).await.unwrap(), "corp:anna");
     std::fs::write(&tokened.keys, TokenIssuer::key_set(&[&next])).unwrap();
     let ended = collect(execution).await.unwrap_err();
@@ -64,7 +65,7 @@ async fn a_key_that_is_withdrawn_ends_the_calls_of_its_tokens() {
     until("nothing of it is left", async || processes_with(&mark).is_empty()).await;
     let reason = unauthenticated(&agent).await;
     assert!(reason.contains("no key of its issuer fits"), "{reason}");
-    assert_eq!(identity(&with_next).await.unwrap(), "corp:anna");
+    assert_eq!(identity(&tokened.with(&next.token("anna")).await).await.unwrap(), "corp:anna");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -75,9 +76,11 @@ async fn a_key_may_be_withdrawn_after_its_tokens_have_expired() {
     let (mark, gate) = (marker(), tokened.certs.ca.directory().join("gate"));
     let text = format!("echo begun; until [ -e {} ]; do sleep 0.01; done; exit 3", gate.display());
     let execution = begun(&agent, &mark, &text).await;
+    until("the token has expired", async || identity(&agent).await.is_err()).await;
+    let wire = tokened.stranger().await;
+    ask(&wire, Some(&tokened.issuer.token("anna"))).await.unwrap();
     std::fs::write(&tokened.keys, TokenIssuer::key_set(&[&next])).unwrap();
-    let with_next = tokened.with(&next.token("anna")).await;
-    until("the agent has the next key", async || identity(&with_next).await.is_ok()).await;
+    until("the agent has the next key", async || ask(&wire, Some(&next.token("anna"))).await.is_ok()).await;
     std::fs::write(&gate, "").unwrap();
     assert_eq!(exit_of(execution).await.exit_code(), 3);
 }
@@ -86,11 +89,15 @@ async fn a_key_may_be_withdrawn_after_its_tokens_have_expired() {
 async fn broken_keys_change_nothing() {
     let tokened = Tokened::start("");
     let agent = tokened.with(&tokened.issuer.token("anna")).await;
-    for broken in ["", "{", "{\"keys\": []}", "{\"keys\": [{\"kty\": \"oct\", \"k\": \"AAAA\"}]}"] {
+    for broken in ["", "{", "{\"keys\": [{\"kty\": \"oct\", \"k\": \"AAAA\"}]}"] {
         std::fs::write(&tokened.keys, broken).unwrap();
         let before = tokened.agent.reported("token keys reload failed").0;
         tokened.agent.signal(rustix::process::Signal::HUP);
         until("it says so", async || tokened.agent.reported("token keys reload failed").0 > before).await;
         assert_eq!(identity(&agent).await.unwrap(), "corp:anna");
     }
+    // none is how the last one is withdrawn
+    std::fs::write(&tokened.keys, "{\"keys\": []}").unwrap();
+    tokened.agent.signal(rustix::process::Signal::HUP);
+    until("no token is accepted", async || identity(&agent).await.is_err()).await;
 }

@@ -127,9 +127,14 @@ async fn the_program_sends_a_token_from_a_file_or_a_variable() {
     shows("the token is not accepted: …", &stderr);
     assert!(stderr.contains("it expired "), "{stderr}");
     let (_, stderr) = ran(&["--access-token-file", "/no/such/file"], &[]).await;
-    assert!(stderr.contains("cannot use /no/such/file"), "{stderr}");
+    assert!(stderr.contains("cannot use the access token /no/such/file: No such file"), "{stderr}");
     let (_, stderr) = ran(&[], &[]).await;
-    assert!(stderr.contains("missing: cert and key, as flags or in "), "{stderr}");
+    assert!(stderr.contains("; or an access token (--access-token-file)"), "{stderr}");
+    // a flag goes before variables of another kind, too
+    let (cert, key) = (certs.client.cert.to_str().unwrap().to_owned(), certs.client.key.to_str().unwrap().to_owned());
+    let pair = [("TELEXEC_CERT", cert), ("TELEXEC_KEY", key)];
+    let (stdout, _) = ran(&["--access-token-file", &path("token")], &pair).await;
+    assert_eq!(stdout, "ran\n");
     until("the log says who was refused", async || agent.log().contains("it expired")).await;
 }
 

@@ -6,7 +6,7 @@ use telexec_tests::{Agent, Certs, JsonServer, TokenIssuer, until};
 
 use crate::cli::troubleshooting::shows;
 
-use super::{Tokened, identity, unauthenticated};
+use super::{Tokened, ask, identity};
 
 const DISCOVERY: &str = "/.well-known/openid-configuration";
 
@@ -31,6 +31,12 @@ impl Published {
         Self { server, tokened: Tokened { agent, certs, issuer, keys } }
     }
 
+    /// Waits until the agent has the keys.
+    async fn fetched(&self) {
+        let has_keys = || self.tokened.agent.log().contains("fetched the keys of a token issuer");
+        until("the agent has the keys", async || has_keys()).await;
+    }
+
     async fn anna(&self) -> telexec_client::Agent {
         self.tokened.with(&self.tokened.issuer.token("anna")).await
     }
@@ -41,11 +47,11 @@ fn discover(server: &JsonServer, issuer: &str) {
     server.set(DISCOVERY, 200, &serde_json::json!({ "issuer": issuer, "jwks_uri": keys }).to_string());
 }
 
-fn is_unreachable(error: &ExecutorError) -> String {
-    let ExecutorError::Unreachable { endpoint, source } = error else { panic!("{error:?}") };
-    shows("the token issuer … is unreachable", &error.to_string());
-    assert!(endpoint.starts_with("the token issuer http://127.0.0.1:"), "{endpoint}");
-    source.to_string()
+/// The agent does not have the keys, and tells no stranger why.
+fn without_keys(error: &ExecutorError) {
+    let ExecutorError::Unauthenticated { reason } = error else { panic!("{error:?}") };
+    shows("the token cannot be verified: …", reason);
+    assert!(!reason.contains("127.0.0.1"), "{reason}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -65,34 +71,29 @@ async fn keys_are_where_the_configuration_says() {
     let url = format!("{}/elsewhere", server.url());
     let published = Published::start(false, |_| format!("keys_url = {url:?}"));
     server.set("/elsewhere", 200, &TokenIssuer::key_set(&[&published.tokened.issuer]));
-    let agent = published.anna().await;
-    until("the agent has its keys", async || identity(&agent).await.is_ok()).await;
+    published.fetched().await;
+    assert_eq!(identity(&published.anna().await).await.unwrap(), "corp:anna");
     assert_eq!(published.server.asked(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn while_an_issuer_is_down_its_tokens_are_not_verified_and_others_call() {
     let published = Published::start(false, |_| String::new());
-    let agent = published.anna().await;
-    let why = is_unreachable(&identity(&agent).await.unwrap_err());
-    assert!(why.contains(DISCOVERY) && why.contains("the answer is 404"), "{why}");
-    until("the log says it", async || {
-        published.tokened.agent.log().contains("cannot fetch the keys of a token issuer; trying again")
-    })
-    .await;
+    let logged = |text: &str| published.tokened.agent.log().contains(text);
+    without_keys(&identity(&published.anna().await).await.unwrap_err());
+    until("the log says why", async || logged("cannot fetch the keys of a token issuer; trying again")).await;
+    assert!(logged("/.well-known/openid-configuration: the answer is 404"));
     // of another one, its keys are not taken
     discover(&published.server, "https://other.example.org");
     published.server.set("/keys", 200, &TokenIssuer::key_set(&[&published.tokened.issuer]));
-    until("it was asked again", async || {
-        is_unreachable(&identity(&agent).await.unwrap_err()).contains("is of another issuer")
-    })
-    .await;
+    until("it was asked again", async || logged("is of another issuer")).await;
+    without_keys(&identity(&published.anna().await).await.unwrap_err());
     discover(&published.server, published.server.url());
-    until("the agent has its keys", async || identity(&agent).await.is_ok()).await;
-    assert_eq!(published.tokened.agent.reported("fetched the keys of a token issuer").0, 1);
+    published.fetched().await;
+    assert_eq!(identity(&published.anna().await).await.unwrap(), "corp:anna");
     // and goes on with those it has
     published.server.set("/keys", 500, "");
-    assert_eq!(identity(&agent).await.unwrap(), "corp:anna");
+    assert_eq!(identity(&published.anna().await).await.unwrap(), "corp:anna");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -101,15 +102,17 @@ async fn a_new_key_is_fetched_with_the_first_token_that_it_signed() {
     assert_eq!(identity(&published.anna().await).await.unwrap(), "corp:anna");
     let next = TokenIssuer::new(published.server.url());
     published.server.set("/keys", 200, &TokenIssuer::key_set(&[&next, &published.tokened.issuer]));
-    let with_next = published.tokened.with(&next.token("bob")).await;
-    until("the agent has it", async || identity(&with_next).await.is_ok()).await;
+    let wire = published.tokened.stranger().await;
+    ask(&wire, Some(&published.tokened.issuer.token("anna"))).await.unwrap();
+    until("the agent has it", async || ask(&wire, Some(&next.token("bob"))).await.is_ok()).await;
     // a key that nobody has costs the issuer no more than one fetch in ten seconds
     let (stranger, asked) = (TokenIssuer::new(published.server.url()), published.server.asked());
-    for _ in 0..3 {
-        let reason = unauthenticated(&published.tokened.with(&stranger.token("eve")).await).await;
-        assert!(reason.contains("no key of its issuer fits"), "{reason}");
+    for _ in 0..100 {
+        let status = ask(&wire, Some(&stranger.token("eve"))).await.unwrap_err();
+        assert!(status.message().contains("no key of its issuer fits"), "{status:?}");
     }
-    assert!(published.server.asked() <= asked + 2, "{} then {}", asked, published.server.asked());
+    // a fetch asks twice, and a slow machine may have time for several
+    assert!(published.server.asked() < asked + 20, "{} then {}", asked, published.server.asked());
 }
 
 /// The issuer's own certificate is verified.
@@ -126,6 +129,6 @@ async fn keys_come_by_tls_from_whom_the_configured_ca_names() {
     let tokened = Tokened { agent, certs, issuer, keys };
     let tls = TlsOptions::without_certificate(tokened.certs.ca.cert());
     let agent = tokened.connect_by(tls, Some(AccessToken::Text(tokened.issuer.token("anna")))).await;
-    let Err(ExecutorError::Unreachable { source, .. }) = identity(&agent).await else { panic!("it has no keys") };
-    assert!(source.to_string().contains("invalid peer certificate"), "{source}");
+    without_keys(&identity(&agent).await.unwrap_err());
+    until("the log says why", async || tokened.agent.log().contains("invalid peer certificate")).await;
 }

@@ -1,24 +1,14 @@
 //! Peers without a certificate, whose calls have no token that is accepted.
 
-use telexec_proto::v1::{ExecuteRequest, GetAgentRequest};
+use futures_util::future::join_all;
+use rustls::pki_types::ServerName;
+use telexec_proto::v1::ExecuteRequest;
 use telexec_tests::{Agent, Certs, TokenIssuer, Wire, metrics_address, until, within};
-use tonic::metadata::MetadataValue;
-use tonic::{Code, Request, Status};
+use tokio::io::AsyncWriteExt;
+use tokio_rustls::TlsConnector;
+use tonic::{Code, Status};
 
-use super::{ISSUER, Tokened, identity};
-
-async fn ask(wire: &Wire, token: Option<&str>) -> Result<String, Status> {
-    let mut request = Request::new(GetAgentRequest {});
-    if let Some(token) = token {
-        let value: MetadataValue<_> = format!("Bearer {token}").parse().unwrap();
-        request.metadata_mut().insert("authorization", value);
-    }
-    within(wire.agent().get_agent(request)).await.map(|answer| answer.into_inner().identity)
-}
-
-async fn stranger(tokened: &Tokened) -> Wire {
-    Wire::connect_tls(&tokened.agent, tokened.certs.config(None)).await.unwrap()
-}
+use super::{ISSUER, Tokened, ask, identity};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn they_reach_no_service() {
@@ -27,10 +17,12 @@ async fn they_reach_no_service() {
         let status = result.unwrap_err();
         assert_eq!(status.code(), Code::Unauthenticated, "{status:?}");
     };
-    let wire = stranger(&tokened).await;
+    let wire = tokened.stranger().await;
     refused(ask(&wire, None).await.map(drop));
     let request = ExecuteRequest { argv: vec!["true".into()], ..Default::default() };
     refused(within(wire.executions().execute(request)).await.map(drop));
+    let request = telexec_proto::v1::ListDirectoryRequest { path: "/".into(), ..Default::default() };
+    refused(within(wire.files().list_directory(request)).await.map(drop));
     refused(within(wire.health().check(tonic_health::pb::HealthCheckRequest::default())).await.map(drop));
 }
 
@@ -38,7 +30,7 @@ async fn they_reach_no_service() {
 async fn after_a_few_calls_their_connection_is_closed() {
     let tokened = Tokened::start("");
     let token = tokened.issuer.token("anna");
-    let wire = stranger(&tokened).await;
+    let wire = tokened.stranger().await;
     let mut refused = 0;
     let lost = loop {
         let status = ask(&wire, Some("x.y.z")).await.unwrap_err();
@@ -51,7 +43,7 @@ async fn after_a_few_calls_their_connection_is_closed() {
     assert!(refused <= 8, "{refused}: {lost:?}");
     until("it is closed", async || !wire.is_open()).await;
     // one that was accepted once may be wrong later
-    let wire = stranger(&tokened).await;
+    let wire = tokened.stranger().await;
     assert_eq!(ask(&wire, Some(&token)).await.unwrap(), "corp:anna");
     for _ in 0..50 {
         assert_eq!(ask(&wire, None).await.unwrap_err().code(), Code::Unauthenticated);
@@ -60,24 +52,63 @@ async fn after_a_few_calls_their_connection_is_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn many_calls_at_once_are_verified_one_after_the_other() {
+    let tokened = Tokened::start("");
+    let (good, stranger_to_it) = (tokened.issuer.token("anna"), TokenIssuer::new(ISSUER));
+    let bad = stranger_to_it.sign_with(&tokened.issuer.header(), serde_json::json!({"sub": "anna"}));
+    let wire = tokened.stranger().await;
+    let answers = join_all((0..200).map(|_| ask(&wire, Some(&bad)))).await;
+    let verified = |answer: &Result<_, Status>| {
+        answer.as_ref().is_err_and(|status| status.message().contains("its signature is not by a key"))
+    };
+    assert!(answers.iter().all(Result::is_err) && answers.iter().filter(|answer| verified(answer)).count() <= 8);
+    until("it is closed", async || !wire.is_open()).await;
+    // the first that is accepted is that of all
+    let wire = tokened.stranger().await;
+    for answer in join_all((0..200).map(|_| ask(&wire, Some(&good)))).await {
+        assert_eq!(answer.unwrap(), "corp:anna");
+    }
+}
+
+/// Neither messages of a call before it is known who makes it, nor anything after many of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn little_is_read_of_them_and_they_cannot_stay() {
+    let tokened = Tokened::start("");
+    let connector = TlsConnector::from(tokened.certs.config(None));
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut stream = within(connector.connect(name, Wire::dial(&tokened.agent).await)).await.unwrap();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    // they answer nothing, and read no answers either
+    let pings = [b"\0\0\x08\x06\0\0\0\0\0".as_slice(), b"12345678"].concat().repeat(1000);
+    let mut sent = 0;
+    let closed = async {
+        while stream.write_all(&pings).await.is_ok() {
+            sent += pings.len();
+        }
+    };
+    within(closed).await;
+    assert!(sent < 8 * 1024 * 1024, "{sent} bytes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn silent_ones_take_no_connection_from_others() {
     let config = "max_connections = 4\nmax_connections_per_identity = 3\nmax_connections_per_source = 4";
     let tokened = Tokened::start_with("", config, |builder, certs| builder.tls(certs));
     let mut silent = Vec::new();
     for _ in 0..20 {
-        silent.push(stranger(&tokened).await);
+        silent.push(tokened.stranger().await);
     }
     let token = tokened.issuer.token("anna");
     let mut hers = Vec::new();
     for _ in 0..3 {
-        let wire = stranger(&tokened).await;
+        let wire = tokened.stranger().await;
         assert_eq!(ask(&wire, Some(&token)).await.unwrap(), "corp:anna");
         hers.push(wire);
     }
-    let fourth = stranger(&tokened).await;
+    let fourth = tokened.stranger().await;
     assert!(ask(&fourth, Some(&token)).await.is_err());
     until("it is closed", async || !fourth.is_open()).await;
-    let bob = stranger(&tokened).await;
+    let bob = tokened.stranger().await;
     assert_eq!(ask(&bob, Some(&tokened.issuer.token("bob"))).await.unwrap(), "corp:bob");
     // a connection that is gone has left its place
     drop(hers);
@@ -115,7 +146,7 @@ async fn the_audit_log_has_them_and_whom_tokens_name() {
     let file = log.path().join("audit.log");
     let config = format!("[audit]\nfile = {file:?}\n");
     let tokened = Tokened::start_with("", &config, |builder, certs| builder.tls(certs));
-    let wire = stranger(&tokened).await;
+    let wire = tokened.stranger().await;
     let token = tokened.issuer.sign(serde_json::json!({"sub": "anna", "jti": "token-7"}));
     ask(&wire, None).await.unwrap_err();
     assert_eq!(ask(&wire, Some(&token)).await.unwrap(), "corp:anna");
@@ -139,6 +170,6 @@ async fn the_audit_log_has_them_and_whom_tokens_name() {
     assert!(start.get("presented_by").is_none(), "{start}");
     let refused = records.iter().find(|record| record["identity"] == "tls:anonymous").unwrap();
     assert_eq!(refused["rpc"], "GetAgent");
-    assert!(refused["message"].as_str().unwrap().contains("the call no token"), "{refused}");
+    assert!(refused["message"].as_str().unwrap().contains("the call has no token"), "{refused}");
     assert!(!std::fs::read_to_string(&file).unwrap().contains(&token));
 }
