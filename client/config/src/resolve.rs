@@ -311,3 +311,41 @@ impl Credentials {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// Credentials from letters: c is a certificate, k its key, a the CA, t a token; with this number in their names.
+    fn level(number: usize, letters: &str) -> Credentials {
+        let path = |letter: char| letters.contains(letter).then(|| PathBuf::from(format!("{letter}{number}")));
+        let credentials = Credentials { cert: path('c'), key: path('k'), ca: path('a'), ..Credentials::default() };
+        Credentials { access_token_file: path('t'), ..credentials }.with_access_token()
+    }
+
+    #[test]
+    fn a_token_or_a_certificate_goes_before_both_of_what_comes_later() {
+        for (levels, expected) in [
+            (["cka", "", ""], "c0 k0 a0"),
+            (["", "a", "cka"], "c2 k2 a1"),
+            (["c", "k", "a"], "c0 k1 a2"),
+            (["t", "cka", ""], "a1 t0"),
+            (["", "t", "cka"], "a2 t1"),
+            (["ck", "t", "a"], "c0 k0 a2"),
+            (["c", "t", "cka"], "c0 k2 a2"),
+            (["a", "t", "t"], "a0 t1"),
+            (["ckt", "a", "ck"], "c0 k0 a1 t0"),
+            (["", "", ""], ""),
+        ] {
+            let levels = levels.into_iter().enumerate().map(|(number, letters)| level(number, letters));
+            let Credentials { cert, key, ca, access_token_file, access_token, .. } =
+                levels.fold(Credentials::default(), Credentials::or);
+            assert_eq!(access_token, access_token_file.clone().map(AccessToken::File));
+            let paths = [cert, key, ca, access_token_file].into_iter().flatten();
+            let found: Vec<_> = paths.map(|path| path.display().to_string()).collect();
+            assert_eq!(found.join(" "), expected);
+        }
+    }
+}

@@ -262,7 +262,7 @@ pub(super) enum Body {
     File(FileRecord),
     /// A peer was not authenticated.
     RejectedPeer(Box<RejectedPeer>),
-    /// A call was refused, since the certificate of its connection is no longer valid.
+    /// A call was refused: the certificate of its connection is no longer valid, or its token is not accepted.
     RejectedCall(Failure),
     /// Totals of a caller's records that were omitted.
     Omitted(Omitted),

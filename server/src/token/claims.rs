@@ -45,10 +45,8 @@ impl ClaimPatterns {
 /// A claim by its name, or by a JSON Pointer (RFC 6901): `/realm_access/roles`.
 pub(super) fn find<'a>(claims: &'a Claims, name: &str) -> Option<&'a Value> {
     let Some(pointer) = name.strip_prefix('/') else { return claims.get(name) };
-    match pointer.find('/') {
-        Some(end) => claims.get(pointer.get(..end)?)?.pointer(pointer.get(end..)?),
-        None => claims.get(pointer),
-    }
+    let (first, rest) = pointer.split_at(pointer.find('/').unwrap_or(pointer.len()));
+    claims.get(&first.replace("~1", "/").replace("~0", "~"))?.pointer(rest)
 }
 
 /// Numbers and truth values are written as in JSON.
@@ -57,5 +55,47 @@ fn is_in(patterns: &NamePatterns, value: &Value) -> bool {
         Value::String(text) => patterns.contain(text),
         Value::Number(_) | Value::Bool(_) => patterns.contain(&value.to_string()),
         Value::Null | Value::Array(_) | Value::Object(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn claims_are_found_by_their_names_and_by_pointers() {
+        let claims = json!({
+            "sub": "a", "https://example.org/groups": ["x"], "a/b": {"c~d": {"e": ["y", 7, true, null, ["z"]]}}, "": {"": "w"},
+        });
+        let claims = claims.as_object().unwrap();
+        let matches = |name: &str, pattern: &str| {
+            let patterns = BTreeMap::from([(name.to_owned(), vec![pattern.to_owned()])]);
+            ClaimPatterns::new("claims", &patterns).unwrap().mismatch(claims).is_none()
+        };
+        for (name, value) in [
+            ("sub", "a"),
+            ("/sub", "a"),
+            ("https://example.org/groups", "x"),
+            ("/a~1b/c~0d/e", "y"),
+            ("/a~1b/c~0d/e", "7"),
+            ("/a~1b/c~0d/e", "true"),
+            ("/a~1b/c~0d/e/0", "y"),
+            ("//", "w"),
+        ] {
+            assert!(matches(name, value), "{name} {value}");
+        }
+        for (name, value) in [
+            ("a/b", "**"),
+            ("/a~1b", "**"),
+            ("/a~1b/c~0d/e", "z"),
+            ("/a~1b/c~0d/e", "null"),
+            ("/a~1b/c~0d/f", "**"),
+            ("/a/b", "**"),
+            ("missing", "**"),
+        ] {
+            assert!(!matches(name, value), "{name} {value}");
+        }
     }
 }

@@ -20,7 +20,8 @@ pub struct TokenIssuerConfig {
     /// The claim with the name of the caller. Default `sub`.
     #[serde(default = "default_name_claim")]
     pub name_claim: String,
-    /// What other claims have to be: patterns of text by the name of the claim. Of a list one element has to match. Default: anything.
+    /// What other claims have to be: patterns of text by the name of the claim, or by a JSON Pointer. Of a list, one element has to
+    /// match. Default: anything.
     #[serde(default)]
     pub claims: BTreeMap<String, Vec<String>>,
     /// Roles for the policy, by the claims that give them, in the same way; all claims have to match.
@@ -39,7 +40,7 @@ pub struct TokenIssuerConfig {
     /// Tokens that are valid for longer are refused. Default 24 h.
     #[serde(default = "default_max_lifetime", with = "humantime_serde")]
     pub max_lifetime: Duration,
-    /// How long a call may go on after its token has expired. Default 12 h; 0: it ends then.
+    /// How long a call may run on after its token has expired, and the 30 seconds that clocks may differ by. Default 12 h.
     #[serde(default = "default_call_grace", with = "humantime_serde")]
     pub call_grace: Duration,
 }

@@ -90,3 +90,35 @@ pub(super) fn check_url(url: &str) -> Result<(), String> {
         _ => Err(format!("{url:?}: expected https://, or http:// on a loopback address")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_text_is_for_loopback_addresses() {
+        for url in [
+            "https://i.example.org/a?b",
+            "https://10.0.0.1:8443",
+            "http://localhost:1/x",
+            "http://127.0.0.1",
+            "http://[::1]:1",
+        ] {
+            check_url(url).unwrap();
+        }
+        for url in [
+            "",
+            "x",
+            "/x",
+            "http://i.example.org",
+            "http://localhost.example.org",
+            "http://127.0.0.1.nip.io",
+            "ftp://localhost",
+        ] {
+            assert!(check_url(url).is_err(), "{url}");
+        }
+        for url in ["http://localhost@i.example.org/", "file:///etc/passwd", "https://", "http://0.0.0.0"] {
+            assert!(check_url(url).is_err(), "{url}");
+        }
+    }
+}
