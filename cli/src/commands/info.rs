@@ -85,7 +85,7 @@ fn as_text(info: &AgentInfo, own: Option<String>) -> String {
         ("started", start_time(info).unwrap_or_default()),
         ("labels", labels.join(" ")),
         ("identity", info.identity.clone()),
-        ("certificate", expiry.map(|time| format!("expires {time}")).unwrap_or_default()),
+        ("agent's cert", expiry.map(|time| format!("expires {time}")).unwrap_or_default()),
         ("receipt key", receipt_key(info)),
         ("your cert", own.map(|time| format!("expires {time}")).unwrap_or_default()),
     ])

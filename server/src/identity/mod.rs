@@ -69,7 +69,6 @@ impl Identity {
 
     /// Whom a token names; `None`: it is no name, or not all of it can be seen.
     pub(crate) fn from_token(issuer: &str, name: &str) -> Option<Self> {
-        let is_printed = |c: char| c.escape_debug().len() == 1 || matches!(c, '"' | '\'' | '\\');
         let is_name = !name.is_empty() && name == name.trim() && name.chars().all(is_printed);
         Self::from_name(&format!("{issuer}:{name}")).filter(|_| is_name)
     }
@@ -77,6 +76,11 @@ impl Identity {
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// Whether a character can be seen as what it is.
+pub(crate) fn is_printed(c: char) -> bool {
+    c.escape_debug().len() == 1 || matches!(c, '"' | '\'' | '\\')
 }
 
 impl fmt::Display for Identity {

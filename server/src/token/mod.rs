@@ -31,6 +31,7 @@ use self::issuer::Issuer;
 pub(crate) use self::key_set::KeySet;
 pub(crate) use self::open_call::Token;
 use crate::call::caller::Caller;
+use crate::identity::is_printed;
 use crate::invalid::InvalidSetting;
 use crate::reload::Reload;
 
@@ -152,7 +153,8 @@ fn check_name(name: &str) -> Result<(), InvalidSetting> {
 /// A text of a caller in a message to it, and in the log.
 fn shown(text: &str) -> String {
     let end = text.floor_char_boundary(MAX_SHOWN_BYTES);
-    text.get(..end).unwrap_or_default().escape_debug().to_string()
+    let text = text.get(..end).unwrap_or_default();
+    text.chars().map(|c| if is_printed(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
 }
 
 /// The token of a call; other schemes than Bearer are for others, such as a proxy.

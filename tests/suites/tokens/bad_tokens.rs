@@ -21,7 +21,7 @@ async fn what_a_token_lacks_is_named() {
         ),
         (json!({"iss": null}), "not a signed JSON Web Token with an issuer (iss)"),
         (json!({"iss": [ISSUER]}), "not a signed JSON Web Token with an issuer (iss)"),
-        (json!({"aud": "others"}), "its audience (aud), \\\"others\\\", is none of the agent's"),
+        (json!({"aud": "others"}), "its audience (aud), \"others\", is none of the agent's"),
         (json!({"aud": ["others", "telexec"]}), "its audience (aud), "),
         (json!({"aud": []}), "its audience (aud), "),
         (json!({"aud": null}), "it has no claim aud"),

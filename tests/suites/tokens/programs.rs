@@ -164,3 +164,19 @@ async fn the_configuration_of_the_program_has_token_files() {
     assert_eq!(identity("named").await, "corp:anna");
     assert_eq!(identity("plain").await, "client");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_package_for_python_sends_a_token() {
+    let (certs, issuer) = (Certs::new(), TokenIssuer::new(super::ISSUER));
+    let file = |name: &str| certs.ca.directory().join(name);
+    let agent = Agent::builder().config(issuer.table("corp", &file("keys.json"), "")).tls(&certs).start();
+    std::fs::write(file("token"), issuer.token("anna")).unwrap();
+    let python = std::env::var_os("TELEXEC_PYTHON").expect("tests/run sets it");
+    let text = "import sys, telexec\n\
+                agent = telexec.connect(sys.argv[1], ca=sys.argv[2], access_token_file=sys.argv[3])\n\
+                print(agent.run(['echo', 'by token'], text=True).stdout)";
+    let mut command = tokio::process::Command::new(python);
+    command.args(["-c", text, agent.uri()]).arg(certs.ca.cert()).arg(file("token"));
+    let output = within(command.env("TELEXEC_CONFIG", "/dev/null").output()).await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "by token", "{output:?}");
+}
