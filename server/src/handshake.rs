@@ -180,7 +180,7 @@ async fn tls_handshake(
     stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
     if chain.is_empty() {
-        // otherwise TLS has failed: its calls have to have tokens
+        // TLS requires a certificate, unless calls may have tokens
         let caller = Caller::new(Identity::unknown(), Transport::Tls, &remote.address);
         return Ok(Peer { caller: caller.into(), io: Box::new(stream) });
     }

@@ -2,9 +2,9 @@
 //!
 //! The path of a call: `listen` accepts the connection; `tls` and `identity` authenticate the peer (`call::caller`); `http2`
 //! serves it within the limits of `http2::preface`, `http2::message` and `request_memory`, applies `call::deadline` and checks
-//! the certificate again (`tls::client_cert_check`); `rpc` decodes the request; `admission` applies policy, ownership, rate
-//! limits and the `audit` log before the engine of `telexec-engine`. `http2::turns` divides the agent's time between callers,
-//! `metrics` counts on the way, and `receipts` signs what came of it.
+//! the certificate again (`tls::client_cert_check`), or who the call's token names (`token`); `rpc` decodes the request;
+//! `admission` applies policy, ownership, rate limits and the `audit` log before the engine of `telexec-engine`. `http2::turns`
+//! divides the agent's time between callers, `metrics` counts on the way, and `receipts` signs what came of it.
 
 mod address;
 mod admission;

@@ -88,12 +88,12 @@ impl Caller {
         self.token.as_ref().map_or(Ok(()), Token::check_open_call)
     }
 
-    /// Whether that may change while a call is open.
+    /// Whether it may lose that while a call is open.
     pub(crate) fn may_change(&self) -> bool {
         self.cert_check.is_some() || self.token.is_some()
     }
 
-    /// What may change it, from now on.
+    /// What may cause that, from now on.
     pub(crate) fn changes(&self) -> CallerChanges<'_> {
         CallerChanges {
             caller: self,

@@ -1,5 +1,6 @@
 //! The place of a connection among those that are open: it is pending until it is known whose it is.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -15,6 +16,9 @@ const MAX_ATTEMPTS: u32 = 8;
 /// From the handshake to a call that says whose connection it is.
 const FIRST_CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// After a connection that is nobody's has sent as much as is read of it, without a call that is being verified.
+const STARVED_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// `None`: too many connections.
 pub(crate) type AcquirePermit = Box<dyn FnOnce(&Identity) -> Option<ConnectionPermit> + Send>;
 
@@ -24,6 +28,19 @@ pub(crate) struct Admission {
     state: Arc<Mutex<State>>,
     /// Cancelled once it is not pending any more.
     settled: CancellationToken,
+    /// Cancelled once nothing more is read of it while it is pending.
+    full: CancellationToken,
+    /// Calls that are being verified.
+    verifying: Arc<AtomicUsize>,
+}
+
+/// A call that is being verified.
+pub(super) struct Verifying(Arc<AtomicUsize>);
+
+impl Drop for Verifying {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 enum State {
@@ -65,7 +82,8 @@ pub(super) enum Admitted {
 impl Admission {
     pub(crate) fn new(acquire_permit: AcquirePermit) -> Self {
         let pending = Pending { acquire_permit, attempts: 0, waker: None };
-        Self { state: Arc::new(Mutex::new(State::Pending(pending))), settled: CancellationToken::new() }
+        let (state, verifying) = (Arc::new(Mutex::new(State::Pending(pending))), Arc::default());
+        Self { state, settled: CancellationToken::new(), full: CancellationToken::new(), verifying }
     }
 
     /// Takes its place as a connection of this identity, unless it has one.
@@ -94,6 +112,17 @@ impl Admission {
         lock(&self.state).admitted()
     }
 
+    /// A call is being verified, until this is dropped.
+    pub(super) fn verifying(&self) -> Verifying {
+        self.verifying.fetch_add(1, Ordering::Relaxed);
+        Verifying(Arc::clone(&self.verifying))
+    }
+
+    /// Nothing more is read of it while it is pending.
+    pub(super) fn fill(&self) {
+        self.full.cancel();
+    }
+
     /// The same; when it changes, the task is woken.
     pub(super) fn poll(&self, cx: &Context<'_>) -> Admitted {
         let mut state = lock(&self.state);
@@ -106,12 +135,25 @@ impl Admission {
     /// Why it is to be closed; never returns once it has a place.
     pub(super) async fn refused(&self, displaced: &CancellationToken) -> Refused {
         tokio::select! {
+            biased;
             () = self.settled.cancelled() => match self.state() {
                 Admitted::No => Refused::Exhausted,
                 Admitted::Yes | Admitted::NotYet => std::future::pending().await,
             },
             () = displaced.cancelled() => Refused::Displaced,
+            () = self.starved() => Refused::Exhausted,
             () = tokio::time::sleep(FIRST_CALL_TIMEOUT) => Refused::Silent,
+        }
+    }
+
+    /// Returns when no call can come any more that says whose it is.
+    async fn starved(&self) {
+        self.full.cancelled().await;
+        loop {
+            tokio::time::sleep(STARVED_TIMEOUT).await;
+            if self.verifying.load(Ordering::Relaxed) == 0 {
+                return;
+            }
         }
     }
 

@@ -105,6 +105,7 @@ impl Callers {
         if self.admission.state() == Admitted::Yes {
             return self.verify(headers).await;
         }
+        let _verifying = self.admission.verifying();
         let _turn = self.one_at_a_time.acquire().await;
         if let Some(known) = self.known(headers) {
             return Ok(known);

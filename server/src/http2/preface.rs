@@ -93,7 +93,10 @@ impl<S> PrefaceTimeout<S> {
                 Admitted::Yes => self.state = State::Open,
                 Admitted::NotYet if read < MAX_PENDING_BYTES => {}
                 // woken when it is admitted; otherwise it is closed soon
-                Admitted::NotYet | Admitted::No => return Poll::Pending,
+                Admitted::NotYet | Admitted::No => {
+                    self.admission.fill();
+                    return Poll::Pending;
+                }
             },
             State::Waiting(_) | State::Open => {}
         }

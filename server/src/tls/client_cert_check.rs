@@ -71,6 +71,7 @@ impl ClientCertCheck {
         }
         let result = match &credentials.clients {
             Some(clients) => clients.verify_again(&self.certificate, now).map_err(|error| refusal(&error)),
+            // files are reloaded, but which ones there are does not change
             None => Err("the agent accepts no client certificates any more".to_owned()),
         };
         if let Err(refusal) = &result

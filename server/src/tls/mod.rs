@@ -1,4 +1,4 @@
-//! Mutual TLS 1.3 and 1.2: loads the configured files into what handshakes need.
+//! TLS 1.3 and 1.2, mutual unless callers may have tokens instead: loads the configured files into what handshakes need.
 
 pub(crate) mod ca_names;
 pub(crate) mod certificate;

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine};
 use jsonwebtoken::dangerous::insecure_decode_claims;
 use jsonwebtoken::errors::{Error, ErrorKind};
+use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{Validation, decode, decode_header};
 use serde_json::Value;
 use telexec_engine::{Lost, Workers};
@@ -115,7 +116,7 @@ impl Issuer {
             )
         })?;
         let (this, sender, token) = (Arc::clone(self), Arc::clone(connection), token.to_owned());
-        let verify = move || this.verified(&sender, &token, keys, seconds(SystemTime::now()));
+        let verify = move || this.verified(&sender, &token, &keys, seconds(SystemTime::now()));
         let verified = workers.run(&connection.source(), verify).await;
         verified.unwrap_or_else(|Lost| Err(ExecutorError::Internal("verifying the token failed".to_owned())))
     }
@@ -128,12 +129,12 @@ impl Issuer {
         self: &Arc<Self>,
         connection: &Caller,
         token: &str,
-        keys: Arc<KeySet>,
+        keys: &KeySet,
         now: u64,
     ) -> Result<Token, ExecutorError> {
-        let claims = self.verify_signature(&keys, token).map_err(|why| refused(&why))?;
+        let (claims, key) = self.verify_signature(keys, token).map_err(|why| refused(&why))?;
         let named = self.named(&claims, connection, now)?;
-        Ok(Token::new(self, token, keys, named))
+        Ok(Token::new(self, key.clone(), named))
     }
 
     /// Whom the claims of a token name, at this second since the epoch.
@@ -179,18 +180,18 @@ impl Issuer {
         Ok(identity)
     }
 
-    /// The claims of a token that one of these keys has signed.
+    /// The claims of a token that one of these keys has signed, and the key.
     ///
     /// # Errors
     /// None has, or it is for others.
-    pub(super) fn verify_signature(&self, keys: &KeySet, token: &str) -> Result<Claims, String> {
+    fn verify_signature<'a>(&self, keys: &'a KeySet, token: &str) -> Result<(Claims, &'a Jwk), String> {
         let header = decode_header(token).map_err(|error| reason(&error))?;
         is_access_token(header.typ.as_deref())?;
         let mut why = "no key of its issuer fits its header (kid and alg)".to_owned();
         let validation = Validation { algorithms: vec![header.alg], ..self.validation.clone() };
-        for key in keys.candidates(&header) {
+        for (jwk, key) in keys.candidates(&header) {
             match decode::<Claims>(token, key, &validation) {
-                Ok(verified) => return Ok(verified.claims),
+                Ok(verified) => return Ok((verified.claims, jwk)),
                 Err(error) if matches!(error.kind(), ErrorKind::InvalidAudience) => return Err(wrong_audience(token)),
                 Err(error) => why = reason(&error),
             }

@@ -13,6 +13,9 @@ use crate::reload;
 /// More than any issuer publishes.
 pub(super) const MAX_BYTES: usize = 1024 * 1024;
 
+/// Each may be tried for a token that names none.
+const MAX_KEYS: usize = 64;
+
 /// Keys that signatures are verified with.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeySet(Vec<Key>);
@@ -40,6 +43,8 @@ pub(crate) enum KeySetError {
     Malformed(String, #[source] serde_json::Error),
     #[error("{0} has no public key for signatures: RSA, P-256, P-384 or Ed25519")]
     Empty(String),
+    #[error("{0} has more than {MAX_KEYS} keys for signatures")]
+    TooMany(String),
     #[error("{0} has more than {MAX_BYTES} bytes")]
     TooLong(String),
 }
@@ -63,11 +68,19 @@ impl KeySet {
         if keys.is_empty() && !is_empty {
             return Err(KeySetError::Empty(from.to_owned()));
         }
+        if keys.len() > MAX_KEYS {
+            return Err(KeySetError::TooMany(from.to_owned()));
+        }
         Ok(Self(keys))
     }
 
+    /// Whether this key is one of them.
+    pub(super) fn contains(&self, jwk: &Jwk) -> bool {
+        self.0.iter().any(|key| key.jwk == *jwk)
+    }
+
     /// The keys that may have signed a token with this header.
-    pub(super) fn candidates(&self, header: &Header) -> Vec<&DecodingKey> {
+    pub(super) fn candidates(&self, header: &Header) -> Vec<(&Jwk, &DecodingKey)> {
         let may_be = |key: &&Key| {
             let is_named = match (&header.kid, &key.jwk.common.key_id) {
                 (Some(asked), Some(id)) => asked == id,
@@ -77,7 +90,7 @@ impl KeySet {
             };
             is_named && key.algorithms.contains(&header.alg)
         };
-        self.0.iter().filter(may_be).map(|key| &key.key).collect()
+        self.0.iter().filter(may_be).map(|key| (&key.jwk, &key.key)).collect()
     }
 
     fn len(&self) -> usize {

@@ -127,7 +127,7 @@ impl TokenIssuers {
     pub(crate) fn accepts(&self, connection: &Caller, headers: &HeaderMap, now: u64) -> bool {
         let accepted = |token| {
             let issuer = self.issuer(token)?;
-            issuer.verified(connection, token, issuer.last_keys(), now)
+            issuer.verified(connection, token, &issuer.last_keys(), now)
         };
         bearer(headers).is_ok_and(|token| token.is_some_and(|token| accepted(token).is_ok()))
     }

@@ -1,16 +1,16 @@
 //! The token of a call, while the call is open.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use jsonwebtoken::jwk::Jwk;
 use telexec_executor::ExecutorError;
 
 use super::issuer::Issuer;
 use super::key_set::KeySet;
 use super::{LEEWAY_SECONDS, refused, seconds, unauthenticated};
 use crate::identity::Identity;
-use crate::lock::lock;
 use crate::reload::Changes;
 
 /// Whom a token names.
@@ -24,9 +24,7 @@ pub(super) struct Named {
 /// A token that was verified, and what it says of its caller.
 pub(crate) struct Token {
     issuer: Arc<Issuer>,
-    text: Box<str>,
-    /// The last keys that have verified it.
-    verified_by: Mutex<Arc<KeySet>>,
+    signed_by: Jwk,
     pub(crate) identity: Identity,
     /// For the policy, by claims.
     pub(crate) roles: Vec<String>,
@@ -37,13 +35,12 @@ pub(crate) struct Token {
 }
 
 impl Token {
-    pub(super) fn new(issuer: &Arc<Issuer>, text: &str, verified_by: Arc<KeySet>, named: Named) -> Self {
+    pub(super) fn new(issuer: &Arc<Issuer>, signed_by: Jwk, named: Named) -> Self {
         let Named { identity, roles, id, expiry } = named;
-        let (issuer, verified_by) = (Arc::clone(issuer), Mutex::new(verified_by));
-        Self { issuer, text: text.into(), verified_by, identity, roles, id, expiry }
+        Self { issuer: Arc::clone(issuer), signed_by, identity, roles, id, expiry }
     }
 
-    /// Whether a new call may be made with it, as one that was made before.
+    /// Whether another call may be made with it.
     ///
     /// # Errors
     /// [`ExecutorError::Unauthenticated`].
@@ -54,7 +51,7 @@ impl Token {
         if !self.issuer.has_keys() {
             return Err(refused("the keys of its issuer are not known any more"));
         }
-        self.check_keys()
+        self.check_key()
     }
 
     /// Whether a call that was made with it may go on. Once a token has expired its issuer may withdraw its key as well, as
@@ -67,21 +64,13 @@ impl Token {
         if now > self.last_second() {
             return Err(unauthenticated("the token of this call has expired: call again with a new one"));
         }
-        if now > self.expiry { Ok(()) } else { self.check_keys() }
+        if now > self.expiry { Ok(()) } else { self.check_key() }
     }
 
-    /// Verified again with keys that are new.
-    fn check_keys(&self) -> Result<(), ExecutorError> {
-        let keys = self.issuer.last_keys();
-        let mut verified_by = lock(&self.verified_by);
-        if Arc::ptr_eq(&verified_by, &keys) {
-            return Ok(());
-        }
-        if self.issuer.verify_signature(&keys, &self.text).is_err() {
-            return Err(refused("its issuer has withdrawn the key that signed it"));
-        }
-        *verified_by = keys;
-        Ok(())
+    /// Whether its key is still one of its issuer.
+    fn check_key(&self) -> Result<(), ExecutorError> {
+        let is_known = self.issuer.last_keys().contains(&self.signed_by);
+        is_known.then_some(()).ok_or_else(|| refused("its issuer has withdrawn the key that signed it"))
     }
 
     /// The last second of a call, since the epoch.
@@ -94,7 +83,7 @@ impl Token {
         self.issuer.key_changes()
     }
 
-    /// When a call has to end.
+    /// When a call has to end; `None`: in no time that a clock shows.
     pub(crate) fn end(&self) -> Option<SystemTime> {
         SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(self.last_second().saturating_add(1)))
     }

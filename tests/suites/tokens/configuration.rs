@@ -16,7 +16,10 @@ fn what_is_wrong_is_named() {
     let file = format!("{keys:?}");
     let empty = certs.ca.directory().join("empty.json");
     std::fs::write(&empty, "{\"keys\": [{\"kty\": \"oct\", \"k\": \"AAAA\"}]}").unwrap();
+    let many = certs.ca.directory().join("many.json");
+    std::fs::write(&many, serde_json::json!({ "keys": vec![issuer.public_key(); 65] }).to_string()).unwrap();
     for (config, why) in [
+        (replaced(&file, &format!("{many:?}")), "has more than 64 keys for signatures"),
         (
             replaced("token_issuers.corp", "token_issuers.unix"),
             "token_issuers.unix: the name of the table begins the identities of callers",

@@ -2,8 +2,10 @@
 
 use futures_util::future::join_all;
 use rustls::pki_types::ServerName;
+use telexec_client::AccessToken;
+use telexec_executor::{Command, ExecutorError};
 use telexec_proto::v1::ExecuteRequest;
-use telexec_tests::{Agent, Certs, TokenIssuer, Wire, metrics_address, until, within};
+use telexec_tests::{Agent, Certs, TokenIssuer, Wire, metrics_address, run, until, within};
 use tokio::io::AsyncWriteExt;
 use tokio_rustls::TlsConnector;
 use tonic::{Code, Status};
@@ -90,6 +92,27 @@ async fn little_is_read_of_them_and_they_cannot_stay() {
     assert!(sent < 8 * 1024 * 1024, "{sent} bytes");
 }
 
+/// The rest of a refused call, which nobody reads, holds up no other call for long.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_large_call_that_is_refused_another_connection_is_made() {
+    let log = "log_level = \"telexec_server::http2=debug\"";
+    let tokened = Tokened::start_with("", log, |builder, certs| builder.tls(certs));
+    let file = tokened.certs.ca.directory().join("token");
+    std::fs::write(&file, "x.y.z").unwrap();
+    let agent = tokened.connect(Some(AccessToken::File(file.clone()))).await;
+    let command = Command::argv(["wc", "-c"]).stdin(vec![b'x'; 300_000]);
+    let refused = run(&agent.executor(), command).await.unwrap_err();
+    assert!(matches!(refused, ExecutorError::Unauthenticated { .. }), "{refused:?}");
+    std::fs::write(&file, tokened.issuer.token("anna")).unwrap();
+    until("it is known who calls", async || identity(&agent).await.is_ok()).await;
+    let log = tokened.agent.log();
+    assert!(log.contains("closing a connection that is nobody's") && log.contains("Exhausted"), "{log}");
+    // with the first call it is as large as any
+    let agent = tokened.connect(Some(AccessToken::File(file))).await;
+    let command = Command::argv(["wc", "-c"]).stdin(vec![b'x'; 3_000_000]);
+    assert_eq!(run(&agent.executor(), command).await.unwrap().stdout, b"3000000\n");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_ones_take_no_connection_from_others() {
     let config = "max_connections = 4\nmax_connections_per_identity = 3\nmax_connections_per_source = 4";
@@ -151,7 +174,7 @@ async fn the_audit_log_has_them_and_whom_tokens_name() {
     ask(&wire, None).await.unwrap_err();
     assert_eq!(ask(&wire, Some(&token)).await.unwrap(), "corp:anna");
     let anna = tokened.with(&token).await;
-    telexec_tests::run(&anna.executor(), telexec_executor::Command::argv(["true"])).await.unwrap();
+    run(&anna.executor(), Command::argv(["true"])).await.unwrap();
     let records = async || {
         let text = std::fs::read_to_string(&file).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect::<Vec<serde_json::Value>>()
