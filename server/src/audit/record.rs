@@ -116,7 +116,7 @@ pub(super) struct Origin {
     #[serde(skip_serializing_if = "Option::is_none")]
     token_id: Option<String>,
     /// The roles that the token gives the caller.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     token_roles: Vec<String>,
     rpc: Cow<'static, str>,
     #[serde(skip_serializing_if = "Option::is_none")]

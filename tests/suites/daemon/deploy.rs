@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use telexec_tests::Certs;
+use telexec_tests::{Certs, TokenIssuer};
 
 use super::telexecd;
 use crate::receipts::Key;
@@ -39,7 +39,7 @@ fn key(line: &str) -> Option<&str> {
 
 /// A table that is commented out as a whole.
 fn is_table(line: &str) -> bool {
-    line.starts_with("[commands.") || line == "[audit.syslog]"
+    line.starts_with("[commands.") || line.starts_with("[token_issuers.") || line == "[audit.syslog]"
 }
 
 /// What is commented out in it, `# key = value`, is no less true, and goes before what is not.
@@ -48,7 +48,11 @@ async fn the_example_configuration_is_valid_with_what_is_commented_out() {
     let (certs, receipts) = (Certs::new(), Key::new());
     let mut text = std::fs::read_to_string(deploy().join("telexecd.toml")).unwrap();
     // these are not there either
+    let token_keys = certs.ca.directory().join("keys.json");
+    std::fs::write(&token_keys, TokenIssuer::key_set(&[&TokenIssuer::new("https://login.example.org")])).unwrap();
     for (name, file) in [
+        ("corp-keys.json", token_keys),
+        ("ci-ca.pem", certs.ca.cert()),
         ("logs-ca.pem", certs.ca.cert()),
         ("web1.pem", certs.agent.cert),
         ("web1.key", certs.agent.key),
@@ -90,6 +94,7 @@ async fn the_example_configuration_shows_every_key() {
         let keys = log.split_once("expected one of ").unwrap().1;
         let keys: Vec<&str> = keys.split('`').skip(1).step_by(2).collect();
         let shown = |key: &&str| example.contains(&format!("{key} = ")) || example.contains(&format!("{key}]\n"));
+        let shown = |key: &&str| shown(key) || example.contains(&format!("[{key}."));
         let missing: Vec<_> = keys.iter().filter(|key| !shown(key)).collect();
         assert!(keys.len() > least && missing.is_empty(), "of {keys:?}: {missing:?}");
     }
