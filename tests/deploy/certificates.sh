@@ -226,7 +226,7 @@ agent=$!
 until_it 30 grep -q '^listening on ' log
 port=$(sed -n 's/^listening on .*://p' log)
 run_block "3. The callers"
-grep -q '^certificate: *expires' said && grep -q '^your cert: *expires' said || die "$(cat said)"
+grep -q '^agent.s cert: *expires' said && grep -q '^your cert: *expires' said || die "$(cat said)"
 passed "a caller has enrolled, and reaches an agent"
 
 renew() { telexecd enroll --renew --server ca1; } # of the unit
