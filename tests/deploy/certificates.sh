@@ -61,7 +61,7 @@ until_it 30 test -s ticks-old
 first=$(loaded)
 expires() {
   "$telexec" info --cert old/alice.pem --key old/alice.key --ca old/ca.pem --server-name web1 "127.0.0.1:$port" |
-    grep -i certificate
+    grep "^agent's cert:"
 }
 before=$(expires)
 
