@@ -160,7 +160,7 @@ impl Origin {
             certificate_fingerprint: caller.certificate().map(|certificate| certificate.fingerprint.clone()),
             presented_by: caller.presented_by.as_ref().map(|identity| clip(identity.as_str())),
             token_roles: caller.roles().iter().take(MAX_RULES).map(|role| clip_name(role)).collect(),
-            token_id: caller.token.as_ref().and_then(|token| token.id.as_deref()).map(clip_name),
+            token_id: caller.token.as_ref().and_then(|token| token.named.id.as_deref()).map(clip_name),
             rpc,
             trace_id,
         })

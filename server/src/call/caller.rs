@@ -45,7 +45,7 @@ impl Caller {
     /// Whom this token names, which the peer of `connection` has sent.
     pub(crate) fn with_token(connection: &Self, token: Token) -> Self {
         Self {
-            identity: token.identity.clone(),
+            identity: token.named.identity.clone(),
             transport: connection.transport,
             address: connection.address.clone(),
             credentials: connection.credentials,
@@ -104,7 +104,7 @@ impl Caller {
 
     /// The roles that its token gives it.
     pub(crate) fn roles(&self) -> &[String] {
-        self.token.as_ref().map_or(&[], |token| &token.roles)
+        self.token.as_ref().map_or(&[], |token| &token.named.roles)
     }
 
     /// The certificate that the peer presented.

@@ -134,7 +134,7 @@ impl Issuer {
     ) -> Result<Token, ExecutorError> {
         let (claims, key) = self.verify_signature(keys, token).map_err(|why| refused(&why))?;
         let named = self.named(&claims, connection, now)?;
-        Ok(Token::new(self, key.clone(), named))
+        Ok(Token { issuer: Arc::clone(self), signed_by: key.clone(), named })
     }
 
     /// Whom the claims of a token name, at this second since the epoch.

@@ -14,38 +14,30 @@ use crate::identity::Identity;
 use crate::reload::Changes;
 
 /// Whom a token names.
-pub(super) struct Named {
-    pub(super) identity: Identity,
-    pub(super) roles: Vec<String>,
-    pub(super) id: Option<String>,
-    pub(super) expiry: u64,
-}
-
-/// A token that was verified, and what it says of its caller.
-pub(crate) struct Token {
-    issuer: Arc<Issuer>,
-    signed_by: Jwk,
+pub(crate) struct Named {
     pub(crate) identity: Identity,
     /// For the policy, by claims.
     pub(crate) roles: Vec<String>,
     /// The claim `jti`.
     pub(crate) id: Option<String>,
-    /// Its last second, since the epoch.
-    expiry: u64,
+    /// The last second of the token, since the epoch.
+    pub(super) expiry: u64,
+}
+
+/// A token that was verified, and what it says of its caller.
+pub(crate) struct Token {
+    pub(super) issuer: Arc<Issuer>,
+    pub(super) signed_by: Jwk,
+    pub(crate) named: Named,
 }
 
 impl Token {
-    pub(super) fn new(issuer: &Arc<Issuer>, signed_by: Jwk, named: Named) -> Self {
-        let Named { identity, roles, id, expiry } = named;
-        Self { issuer: Arc::clone(issuer), signed_by, identity, roles, id, expiry }
-    }
-
     /// Whether another call may be made with it.
     ///
     /// # Errors
     /// [`ExecutorError::Unauthenticated`].
     pub(crate) fn check_new_call(&self) -> Result<(), ExecutorError> {
-        if seconds(SystemTime::now()) > self.expiry.saturating_add(LEEWAY_SECONDS) {
+        if seconds(SystemTime::now()) > self.named.expiry.saturating_add(LEEWAY_SECONDS) {
             return Err(refused("it has expired"));
         }
         if !self.issuer.has_keys() {
@@ -64,7 +56,7 @@ impl Token {
         if now > self.last_second() {
             return Err(unauthenticated("the token of this call has expired: call again with a new one"));
         }
-        if now > self.expiry { Ok(()) } else { self.check_key() }
+        if now > self.named.expiry { Ok(()) } else { self.check_key() }
     }
 
     /// Whether its key is still one of its issuer.
@@ -75,7 +67,7 @@ impl Token {
 
     /// The last second of a call, since the epoch.
     fn last_second(&self) -> u64 {
-        self.expiry.saturating_add(LEEWAY_SECONDS).saturating_add(self.issuer.call_grace.as_secs())
+        self.named.expiry.saturating_add(LEEWAY_SECONDS).saturating_add(self.issuer.call_grace.as_secs())
     }
 
     /// Changes of the issuer's keys from now on.
@@ -91,6 +83,6 @@ impl Token {
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Token").field("identity", &self.identity).finish_non_exhaustive()
+        f.debug_struct("Token").field("identity", &self.named.identity).finish_non_exhaustive()
     }
 }
