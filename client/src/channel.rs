@@ -1,5 +1,6 @@
 //! The HTTP/2 connection to one agent, made again when it was lost.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use tower::{BoxError, Service};
 
 use crate::connector::{Connector, Duplex, Route};
 use crate::gathered::Gathered;
+use crate::unsent::KeptRequest;
 use crate::{ConnectError, Target, error};
 
 /// How many executions may fill their windows without stalling the others.
@@ -27,10 +29,13 @@ const FRAME_BYTES: u32 = 1024 * 1024;
 /// waits for a client by default: a loss that only this side sees would be noticed too late.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(15);
+/// How often a request is made again that was not sent: each time on a new connection.
+const MAX_REPEATS: usize = 3;
 /// For the error that HTTP/2 itself reports to each call when the connection ends.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// tonic's channel, whose calls also fail if their connection ends before their request is sent on it; clones share it.
+/// tonic's channel, whose calls also fail if their connection ends before their request is sent on it, and are made on another one if it
+/// accepts no more; clones share it.
 ///
 /// hyper queues requests in a channel of tokio's, which may keep what is sent while the receiver is dropped
 /// (<https://github.com/tokio-rs/tokio/issues/7714>): the call would wait until another one connects again.
@@ -107,8 +112,29 @@ impl Service<Request<Body>> for Channel {
             Ok(None) => {}
             Err(error) => return Box::pin(std::future::ready(Err(error.into()))),
         }
-        Box::pin(unless_ended(self.connections.clone(), self.inner.call(request)))
+        let request = KeptRequest::new(request);
+        let (channel, first) = (self.inner.clone(), self.inner.call(request.request()));
+        Box::pin(unless_ended(self.connections.clone(), until_sent(channel, request, first)))
     }
+}
+
+/// The response to a request, which is made again while nothing of it was sent.
+async fn until_sent(
+    mut channel: tonic::transport::Channel,
+    request: KeptRequest,
+    first: impl Future<Output = Result<Response<Body>, tonic::transport::Error>>,
+) -> Result<Response<Body>, tonic::transport::Error> {
+    let mut response = first.await;
+    for _ in 0..MAX_REPEATS {
+        match response {
+            Err(error) if request.is_unsent(&error) => {
+                poll_fn(|cx| channel.poll_ready(cx)).await?;
+                response = channel.call(request.request()).await;
+            }
+            response => return response,
+        }
+    }
+    response
 }
 
 impl Dialler {
@@ -206,7 +232,7 @@ fn endpoint(scheme: &str, authority: &str, window: u32) -> Result<Endpoint, toni
 
 #[cfg(test)]
 mod tests {
-    use std::future::{pending, poll_fn};
+    use std::future::pending;
     use std::io;
     use std::sync::Mutex;
 

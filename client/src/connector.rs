@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rustls::pki_types::ServerName;
 #[cfg(target_os = "linux")]
 use socket2::{Domain, SockAddr, Socket, Type};
 use socket2::{SockRef, TcpKeepalive};
@@ -18,7 +17,9 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWri
 use tokio::net::{TcpStream, lookup_host};
 
 use crate::error::{Source, find};
-use crate::{ConnectError, ConnectOptions, LookupError, Target, TlsOptions, tls};
+use crate::tls::{Handshake, LoadError};
+use crate::{ConnectError, ConnectOptions, LookupError, Target, tls};
+use rustls::CertificateError;
 
 /// Detects vanished peers on quiet connections.
 const TCP_KEEPALIVE: TcpKeepalive =
@@ -64,19 +65,31 @@ pub(crate) struct Connector {
 
 impl Connector {
     pub(crate) async fn connect(&self) -> Result<Box<dyn Duplex>, ConnectError> {
+        // has a timeout of its own: the agent is not to be blamed
+        let handshake = self.handshake().await?;
         let limit = self.options.connect_timeout;
-        match tokio::time::timeout(limit, self.dial()).await {
+        match tokio::time::timeout(limit, self.dial(handshake)).await {
             Ok(connected) => connected,
             Err(_) => Err(self.unreachable(format!("no answer within {limit:?}"))),
         }
     }
 
-    async fn dial(&self) -> Result<Box<dyn Duplex>, ConnectError> {
+    /// What the target's TLS needs, if it has any.
+    async fn handshake(&self) -> Result<Option<Handshake>, ConnectError> {
+        match (&self.route, &self.options.tls) {
+            (Route::Target(Target::Tcp { host, .. }), Some(tls)) => {
+                tls.load(host).await.map(Some).map_err(|error| self.unusable(error))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    async fn dial(&self, handshake: Option<Handshake>) -> Result<Box<dyn Duplex>, ConnectError> {
         let target = match &self.route {
             Route::Target(target) => target,
             Route::Custom(transport) => return transport.dial().await.map_err(|error| self.unreachable(error)),
         };
-        match (target, &self.options.tls) {
+        match (target, handshake) {
             (Target::Unix(path), _) => {
                 // a silent agent is only slow here: the connect timeout applies
                 self.greeted(self.dial_unix(path).await?, Duration::MAX).await
@@ -91,7 +104,7 @@ impl Connector {
                 self.greeted(self.dial_tcp(host, *port).await?, GREETING_TIMEOUT).await
             }
             (Target::Tcp { .. }, None) => Err(ConnectError::TlsRequired { endpoint: self.name.to_string() }),
-            (Target::Tcp { host, port }, Some(tls)) => self.dial_tls(host, *port, tls).await,
+            (Target::Tcp { host, port }, Some(handshake)) => self.dial_tls(host, *port, handshake).await,
         }
     }
 
@@ -129,20 +142,13 @@ impl Connector {
         }
     }
 
-    async fn dial_tls(&self, host: &str, port: u16, tls: &TlsOptions) -> Result<Box<dyn Duplex>, ConnectError> {
-        let endpoint = || self.name.to_string();
-        let config = tls.load().map_err(|(path, source)| ConnectError::Credentials {
-            endpoint: endpoint(),
-            path,
-            source: source.into(),
-        })?;
-        let name = tls.server_name.as_deref().unwrap_or(host);
-        let name = ServerName::try_from(name.to_owned())
-            .map_err(|_| self.untrusted(format!("{name:?} cannot be the name in a certificate")))?;
+    async fn dial_tls(&self, host: &str, port: u16, handshake: Handshake) -> Result<Box<dyn Duplex>, ConnectError> {
         let stream = self.dial_tcp(host, port).await?;
-        match tls::handshake(config, name, stream).await {
+        match tls::handshake(handshake, stream).await {
             Ok(stream) => Ok(Box::new(stream)),
             Err(error) => Err(match find::<rustls::Error>(&error).cloned() {
+                // ours, which rustls would not show as text
+                Some(rustls::Error::InvalidCertificate(CertificateError::Other(error))) => self.untrusted(error),
                 Some(error) => self.untrusted(error),
                 None => self.unreachable(error),
             }),
@@ -171,6 +177,17 @@ impl Connector {
         stream.set_nodelay(true).map_err(|error| self.unreachable(error))?;
         SockRef::from(&stream).set_tcp_keepalive(&TCP_KEEPALIVE).map_err(|error| self.unreachable(error))?;
         Ok(stream)
+    }
+
+    /// This side's credentials cannot be used.
+    fn unusable(&self, error: LoadError) -> ConnectError {
+        let endpoint = self.name.to_string();
+        match error {
+            LoadError::File(path, source) => ConnectError::Credentials { endpoint, path, source: source.into() },
+            #[cfg(feature = "spiffe")]
+            LoadError::Workload(source) => ConnectError::WorkloadApi { endpoint, source: source.into() },
+            LoadError::Name(text) => self.untrusted(text),
+        }
     }
 
     fn unreachable(&self, source: impl Into<Source>) -> ConnectError {

@@ -35,6 +35,14 @@ pub enum ConnectError {
         /// What is wrong with it.
         source: Cause,
     },
+    /// The SPIFFE Workload API issues no certificate that can be used. With the feature `spiffe`.
+    #[error("cannot get an X.509-SVID for {endpoint}")]
+    WorkloadApi {
+        /// What was to be reached.
+        endpoint: String,
+        /// The cause.
+        source: Cause,
+    },
     /// There is no usable [`AccessToken`](crate::AccessToken).
     #[error("cannot use the access token{}", path.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
     AccessToken {
@@ -90,7 +98,9 @@ impl From<ConnectError> for ExecutorError {
         match error {
             ConnectError::Unreachable { endpoint, source } => Self::Unreachable { endpoint, source: source.into() },
             ConnectError::Untrusted { endpoint, source } => Self::Untrusted { endpoint, source: source.into() },
-            ConnectError::TlsRequired { ref endpoint } | ConnectError::Credentials { ref endpoint, .. } => {
+            ConnectError::TlsRequired { ref endpoint }
+            | ConnectError::Credentials { ref endpoint, .. }
+            | ConnectError::WorkloadApi { ref endpoint, .. } => {
                 Self::Untrusted { endpoint: endpoint.clone(), source: error.into() }
             }
             // not sent, so the agent does not know who calls

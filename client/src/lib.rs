@@ -58,6 +58,7 @@ mod sftp;
 mod target;
 mod tls;
 mod transfer;
+mod unsent;
 mod watch;
 
 pub use access_token::AccessToken;
@@ -86,5 +87,7 @@ pub use telexec_proto::v1::NamedCommand;
 pub use telexec_proto::v1::{
     Approval, ApprovalState, DescendantPolicy, DisconnectPolicy, DuplicatePolicy, ExecuteRequest,
 };
-pub use tls::{ClientCertificate, TlsOptions};
+#[cfg(feature = "spiffe")]
+pub use telexec_spiffe::{InvalidWorkloadApi, WorkloadApi};
+pub use tls::{ClientCertificate, TlsCredentials, TlsOptions};
 pub use transfer::{TransferAnswer, TransferAnswers, TransferRequests};

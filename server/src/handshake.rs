@@ -48,6 +48,8 @@ pub(crate) enum HandshakeError {
     },
     #[error("TLS: {0}")]
     Lost(#[from] Lost),
+    #[error("the agent has no certificate at present")]
+    NoCertificate,
     #[error("its certificate has no usable identity (SPIFFE ID, DNS SAN or CN)")]
     Nameless(Option<CertificateDer<'static>>),
     #[error("its user is neither root nor the agent's own, and there is no policy that could let it in")]
@@ -64,7 +66,7 @@ impl HandshakeError {
         match self {
             Self::Timeout => HandshakeResult::Timeout,
             Self::Displaced => HandshakeResult::Displaced,
-            Self::Tls { .. } | Self::Lost(_) => HandshakeResult::Tls,
+            Self::Tls { .. } | Self::Lost(_) | Self::NoCertificate => HandshakeResult::Tls,
             Self::Nameless(_) => HandshakeResult::Nameless,
             Self::ForeignUser | Self::ForeignGuest => HandshakeResult::Foreign,
             Self::Credentials(_) => HandshakeResult::Credentials,
@@ -79,7 +81,7 @@ impl HandshakeError {
                 error.is_some_and(|error| !matches!(error, rustls::Error::AlertReceived(_)))
             }
             Self::Nameless(_) | Self::ForeignUser | Self::ForeignGuest | Self::Credentials(_) => true,
-            Self::Timeout | Self::Displaced | Self::Lost(_) => false,
+            Self::Timeout | Self::Displaced | Self::Lost(_) | Self::NoCertificate => false,
         }
     }
 
@@ -87,7 +89,7 @@ impl HandshakeError {
     pub(crate) fn certificate(&self) -> Option<&CertificateDer<'static>> {
         match self {
             Self::Tls { certificate, .. } | Self::Nameless(certificate) => certificate.as_ref(),
-            Self::Timeout | Self::Displaced | Self::Lost(_) => None,
+            Self::Timeout | Self::Displaced | Self::Lost(_) | Self::NoCertificate => None,
             Self::ForeignUser | Self::ForeignGuest | Self::Credentials(_) => None,
         }
     }
@@ -170,7 +172,8 @@ async fn tls_handshake(
     // an idle peer costs no worker
     stream.readable().await.map_err(|source| HandshakeError::Tls { source, certificate: None })?;
     let (credentials, since) = (tls.current(), UnixTime::now());
-    let acceptor = TlsAcceptor::from(Arc::clone(&credentials.server));
+    let own = credentials.own.as_ref().ok_or(HandshakeError::NoCertificate)?;
+    let acceptor = TlsAcceptor::from(Arc::clone(&own.server));
     let accept = Presenting::new(acceptor.accept(stream));
     let (accepted, certificate) = on_workers(workers, &remote.source.to_string(), accept).await?;
     let mut stream = match accepted {

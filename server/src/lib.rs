@@ -45,7 +45,9 @@ mod token;
 mod trace;
 
 pub use address::ListenAddress;
-pub use config::{Config, ConfigError, DefaultUsers, KeeperMode, LogFormat, RequiredContainment, SocketMode};
+pub use config::{
+    Config, ConfigError, DefaultUsers, KeeperMode, LogFormat, RequiredContainment, SocketMode, SpiffeConfig,
+};
 pub use invalid::InvalidSetting;
 pub use listen::{BindError, Listeners};
 pub use named_command::NamedCommandConfig;

@@ -157,10 +157,9 @@ fn fleet(agent: &Agent, certs: &Certs) -> Result<Duration> {
     for uri in agent.uris() {
         write!(hosts, "{uri},")?;
     }
-    let tls = certs.options(&certs.client);
     let mut command = std::process::Command::new(program("telexec"));
     command.arg("fleet").arg("-w").arg(hosts).arg("--cert").arg(&certs.client.cert).arg("--key").arg(&certs.client.key);
-    command.arg("--ca").arg(tls.ca).args(["--", "true"]).env("TELEXEC_CONFIG", "/dev/null");
+    command.arg("--ca").arg(certs.ca.cert()).args(["--", "true"]).env("TELEXEC_CONFIG", "/dev/null");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let begin = Instant::now();
     match command.status()?.success() {

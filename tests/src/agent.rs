@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use telexec_client::{ConnectOptions, RemoteExecutor, Target, TlsOptions};
+use telexec_client::{ConnectOptions, RemoteExecutor, Target, TlsCredentials, TlsOptions};
 use tempfile::TempDir;
 
 use crate::wait::until_blocking;
@@ -394,7 +394,9 @@ impl Agent {
     /// # Panics
     /// It does not answer.
     pub async fn connect_as(&self, pair: &Pair) -> telexec_client::Agent {
-        let ca = self.tls.as_ref().expect("the agent has mTLS").ca.clone();
+        let Some(TlsCredentials::Files { ca, .. }) = self.tls.as_ref().map(|tls| &tls.credentials) else {
+            panic!("the agent has no mTLS with files")
+        };
         self.connect_with(self.uri(), Some(TlsOptions::new(&pair.cert, &pair.key, ca))).await
     }
 

@@ -122,6 +122,15 @@ impl Ca {
         self.directory.path().join("ca.pem")
     }
 
+    /// Issues a certificate with which others can be issued.
+    ///
+    /// # Panics
+    /// Its files cannot be written.
+    pub fn issue_ca(&self, mut leaf: Leaf) -> Pair {
+        leaf.params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        self.issue(leaf)
+    }
+
     /// Where its files are.
     pub fn directory(&self) -> &Path {
         self.directory.path()
@@ -193,6 +202,20 @@ impl Leaf {
     pub fn server(name: &str) -> Self {
         let leaf = Self::new(name, ExtendedKeyUsagePurpose::ServerAuth).dns(name);
         leaf.with(SanType::IpAddress([127, 0, 0, 1].into()))
+    }
+
+    /// An X.509-SVID, for both sides.
+    pub fn svid(id: &str) -> Self {
+        let mut leaf = Self::new("SPIRE", ExtendedKeyUsagePurpose::ClientAuth).uri(id);
+        leaf.params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+        leaf.params.is_ca = IsCa::ExplicitNoCa;
+        leaf
+    }
+
+    /// For these uses instead.
+    pub fn with_key_usages(mut self, usages: &[KeyUsagePurpose]) -> Self {
+        self.params.key_usages = usages.to_vec();
+        self
     }
 
     fn new(common_name: &str, usage: ExtendedKeyUsagePurpose) -> Self {

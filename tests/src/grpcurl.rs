@@ -40,6 +40,14 @@ impl Grpcurl {
         Self { program: program(), options, address: agent.address().to_owned() }
     }
 
+    /// To this address, by TLS as further options say.
+    ///
+    /// # Panics
+    /// There is no grpcurl.
+    pub fn at(address: &str) -> Self {
+        Self { program: program(), options: Vec::new(), address: address.to_owned() }
+    }
+
     /// To this agent, with this certificate.
     ///
     /// # Panics

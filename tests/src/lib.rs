@@ -28,6 +28,7 @@ mod tmux;
 mod tokens;
 mod wait;
 mod wire;
+mod workload;
 
 pub use agent::{AGENT_USER, Agent, AgentBuilder, Refused, program, telexecd};
 pub use alone::alone;
@@ -53,3 +54,4 @@ pub use tmux::{TMUX_TERM, Tmux};
 pub use tokens::{AUDIENCE, JsonServer, TokenIssuer, now};
 pub use wait::{rounds, until, until_blocking, within};
 pub use wire::{Followed, Stream, Wire, follow};
+pub use workload::{TrustDomain, WorkloadServer};

@@ -38,6 +38,7 @@ mod receipts;
 mod refusals;
 mod resume;
 mod shares;
+mod spiffe;
 mod ssh;
 mod tokens;
 mod tracing;

@@ -26,7 +26,7 @@ pub(crate) enum ConfigAction {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        connect: ConnectArgs,
+        connect: Box<ConnectArgs>,
     },
     /// Print the path of the configuration file
     Path,

@@ -26,7 +26,7 @@ pub(crate) struct ConnectArgs {
     #[arg(long, hide_short_help = true, value_name = "PEM", env = "TELEXEC_CA", hide_env_values = true)]
     #[arg(value_parser = file())]
     pub(crate) ca: Option<PathBuf>,
-    /// Name in the agent's certificate [default: the target's host]
+    /// Name in the agent's certificate, or its SPIFFE ID; {host} is the target's host [default: {host}]
     #[arg(long, hide_short_help = true, value_name = "NAME", env = "TELEXEC_SERVER_NAME", hide_env_values = true)]
     pub(crate) server_name: Option<String>,
     /// File with an access token to send instead of a certificate; or set TELEXEC_ACCESS_TOKEN to the token
@@ -39,6 +39,12 @@ pub(crate) struct ConnectArgs {
     )]
     #[arg(value_parser = file())]
     pub(crate) access_token_file: Option<PathBuf>,
+    /// Socket of the SPIFFE Workload API to get certificates from, such as unix:///run/spire/agent/public/api.sock
+    #[arg(long, hide_short_help = true, value_name = "URI", env = "TELEXEC_SPIFFE_SOCKET", hide_env_values = true)]
+    pub(crate) spiffe_socket: Option<String>,
+    /// SPIFFE ID to use, if the Workload API issues several [default: the first]
+    #[arg(long, hide_short_help = true, value_name = "ID", env = "TELEXEC_SPIFFE_ID", hide_env_values = true)]
+    pub(crate) spiffe_id: Option<String>,
     /// Connection timeout [default: 10s]
     #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = parse_timeout)]
     pub(crate) connect_timeout: Option<Duration>,
@@ -56,17 +62,20 @@ pub(crate) struct ConnectArgs {
 
 impl From<&ConnectArgs> for Overrides {
     fn from(args: &ConnectArgs) -> Self {
-        let ConnectArgs { cert, key, ca, server_name, access_token_file, connect_timeout, log_level: _, port, queue } =
-            args.clone();
+        let ConnectArgs { cert, key, ca, server_name, access_token_file, spiffe_socket, spiffe_id, .. } = args.clone();
+        let ConnectArgs { connect_timeout, port, queue, .. } = *args;
         // a variable that clap has read comes after the flags
         let is_flag = |value: &OsStr, variable: &str| std::env::var_os(variable).as_deref() != Some(value);
         let path = |path: Option<PathBuf>, variable| path.filter(|path| is_flag(path.as_os_str(), variable));
+        let text = |text: Option<String>, variable| text.filter(|text| is_flag(OsStr::new(text), variable));
         Self {
             cert: path(cert, "TELEXEC_CERT"),
             key: path(key, "TELEXEC_KEY"),
             ca: path(ca, "TELEXEC_CA"),
-            server_name: server_name.filter(|name| is_flag(OsStr::new(name), "TELEXEC_SERVER_NAME")),
+            server_name: text(server_name, "TELEXEC_SERVER_NAME"),
             access_token_file: path(access_token_file, "TELEXEC_ACCESS_TOKEN_FILE"),
+            spiffe_socket: text(spiffe_socket, "TELEXEC_SPIFFE_SOCKET"),
+            spiffe_id: text(spiffe_id, "TELEXEC_SPIFFE_ID"),
             connect_timeout,
             port,
             queue,
@@ -89,6 +98,8 @@ impl ConnectArgs {
             ("--ca", "TELEXEC_CA", path(&self.ca)),
             ("--server-name", "TELEXEC_SERVER_NAME", self.server_name.clone()),
             ("--access-token-file", "TELEXEC_ACCESS_TOKEN_FILE", path(&self.access_token_file)),
+            ("--spiffe-socket", "TELEXEC_SPIFFE_SOCKET", self.spiffe_socket.clone()),
+            ("--spiffe-id", "TELEXEC_SPIFFE_ID", self.spiffe_id.clone()),
         ];
         let given = flags.into_iter().filter_map(|(flag, variable, value)| {
             let value = value.filter(|value| std::env::var(variable).ok().as_ref() != Some(value))?;

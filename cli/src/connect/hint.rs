@@ -7,7 +7,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use rustls::{AlertDescription, CertificateError};
-use telexec_client::{ConnectError, LookupError, Target};
+use telexec_client::{ConnectError, LookupError, Target, TlsCredentials};
 use telexec_executor::{ExecutorError, SpawnError, SpawnStage, asked_named_command};
 use telexec_nats_client::NatsTarget;
 
@@ -55,8 +55,11 @@ pub(crate) fn hint_for(error: &ExecutorError, resolved: &ResolvedTarget) -> Opti
     let Some(tls) = resolved.options.tls.as_ref().filter(|_| find::<rustls::Error>(error).is_some()) else {
         return Some(hint);
     };
-    let cert = tls.certificate.as_ref().map(|own| ("--cert", "cert", &own.cert));
-    let settings = cert.into_iter().chain([("--ca", "ca", &tls.ca)]);
+    let TlsCredentials::Files { certificate, ca } = &tls.credentials else {
+        return find(error).and_then(spiffe_hint).map(str::to_owned).or(Some(hint));
+    };
+    let cert = certificate.as_ref().map(|own| ("--cert", "cert", &own.cert));
+    let settings = cert.into_iter().chain([("--ca", "ca", ca)]);
     let configured = settings.filter(|(_, key, _)| resolved.configured.contains(key));
     Some(configured.fold(hint, |hint, (flag, key, path)| {
         let file = locate().map(|(file, _)| file.display().to_string()).unwrap_or_default();
@@ -86,6 +89,10 @@ pub(crate) fn hint(error: &ExecutorError) -> Option<String> {
     }
     if let Some(error) = find::<rustls::Error>(error) {
         return tls_hint(error).map(str::to_owned);
+    }
+    // a wrong SPIFFE ID
+    if find::<rustls::OtherError>(error).is_some() {
+        return None;
     }
     match error {
         // without TLS, missing certificates are the only cause
@@ -188,6 +195,25 @@ fn tls_hint(error: &rustls::Error) -> Option<&'static str> {
             Some("--cert must be a valid client certificate from a CA that the agent trusts")
         }
         rustls::Error::InvalidMessage(_) => Some(PLAIN),
+        _ => None,
+    }
+}
+
+/// The same where certificates are from the Workload API.
+fn spiffe_hint(error: &rustls::Error) -> Option<&'static str> {
+    match error {
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => Some(
+            "the agent's certificate is not from the trust domain of its name: has the agent [spiffe] in its configuration?",
+        ),
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => Some(
+            "name the agent's SPIFFE ID with --server-name (TELEXEC_SERVER_NAME, or server_name in the configuration)",
+        ),
+        rustls::Error::AlertReceived(AlertDescription::CertificateUnknown) => Some(
+            "the agent's log says why; callers in [spiffe] of its configuration names the SPIFFE IDs that may call",
+        ),
+        rustls::Error::AlertReceived(_) => Some("the agent does not trust the trust domain of this side's SPIFFE ID"),
         _ => None,
     }
 }

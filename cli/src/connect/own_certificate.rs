@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use telexec_client::{ClientCertificate, Target, TlsOptions};
+use telexec_client::{ClientCertificate, Target, TlsCredentials, TlsOptions};
 use x509_parser::pem::Pem;
 
 use crate::config::{Config, ResolvedTarget, Route};
@@ -34,18 +34,19 @@ pub(crate) fn check(config: &Config, resolved: &ResolvedTarget) -> Result<(), Fa
     let (Route::Direct(Target::Tcp { .. }), Some(tls)) = (&resolved.route, &resolved.options.tls) else {
         return Ok(());
     };
+    let TlsCredentials::Files { certificate, ca } = &tls.credentials else { return Ok(()) };
     let within = config.defaults.expiry_warning.unwrap_or(WARNING);
     let is_new = |path: &Path, role| {
         SEEN.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert((path.to_owned(), role))
     };
-    let own = tls.certificate.as_ref();
+    let own = certificate.as_ref();
     if let Some(ClientCertificate { key, .. }) = own
         && let Some(warning) = key_warning(key).filter(|_| is_new(key, Role::Key))
     {
         print_message(&warning);
     }
     let cert = own.map(|own| &own.cert);
-    for path in cert.into_iter().chain([&tls.ca]) {
+    for path in cert.into_iter().chain([ca]) {
         if !is_new(path, Role::Certificate) {
             continue;
         }
@@ -69,9 +70,10 @@ fn key_warning(path: &Path) -> Option<String> {
     (mode & 0o077 != 0).then(|| format!("warning: others may use the private key {path}: chmod 600 {path}"))
 }
 
-/// When the caller's own certificate expires.
+/// When the caller's own certificate expires, if it is in a file.
 pub(crate) fn expire_time(tls: &TlsOptions) -> Option<SystemTime> {
-    Certificates::read(&tls.certificate.as_ref()?.cert).map(|read| read.expire_time)
+    let TlsCredentials::Files { certificate: Some(own), .. } = &tls.credentials else { return None };
+    Certificates::read(&own.cert).map(|read| read.expire_time)
 }
 
 fn warning(path: &Path, end: SystemTime, within: Duration, now: SystemTime) -> Option<String> {

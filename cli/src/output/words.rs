@@ -91,7 +91,7 @@ fn of_tls(error: &rustls::Error) -> String {
             refused("another CA of the same name issued it")
         }
         rustls::Error::AlertReceived(AlertDescription::CertificateUnknown) => {
-            refused("its CA may not issue certificates for this name")
+            refused("this name may not call, or its CA may not issue certificates for it")
         }
         rustls::Error::InvalidMessage(_) => "what listens there does not speak TLS".to_owned(),
         error => error.to_string(),

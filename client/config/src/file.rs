@@ -39,10 +39,14 @@ pub struct Defaults {
     pub key: Option<PathBuf>,
     /// PEM: the CA of the other side.
     pub ca: Option<PathBuf>,
-    /// The name in the agent's certificate.
+    /// The name in the agent's certificate, or its SPIFFE ID; `{host}` is the target's host.
     pub server_name: Option<String>,
     /// A file with a JSON Web Token, for agents that know callers by tokens.
     pub access_token_file: Option<PathBuf>,
+    /// The socket of the SPIFFE Workload API that certificates are from, instead of files.
+    pub spiffe_socket: Option<String>,
+    /// The SPIFFE ID to use, if it issues several. Default: the first.
+    pub spiffe_id: Option<String>,
     /// Timeout for connecting.
     #[serde(deserialize_with = "duration", serialize_with = "as_text")]
     pub connect_timeout: Option<Duration>,
@@ -67,10 +71,14 @@ pub struct Credentials {
     pub key: Option<PathBuf>,
     /// PEM: the CA of the other side.
     pub ca: Option<PathBuf>,
-    /// The name in the agent's certificate.
+    /// The name in the agent's certificate, or its SPIFFE ID; `{host}` is the target's host.
     pub server_name: Option<String>,
     /// A file with a JSON Web Token, for agents that know callers by tokens.
     pub access_token_file: Option<PathBuf>,
+    /// The socket of the SPIFFE Workload API that certificates are from, instead of files.
+    pub spiffe_socket: Option<String>,
+    /// The SPIFFE ID to use, if it issues several. Default: the first.
+    pub spiffe_id: Option<String>,
     /// A token that is in no file: not in the configuration.
     #[serde(skip)]
     pub access_token: Option<AccessToken>,
@@ -90,10 +98,14 @@ pub struct TargetConfig {
     pub key: Option<PathBuf>,
     /// PEM: the CA of the other side.
     pub ca: Option<PathBuf>,
-    /// The name in the agent's certificate.
+    /// The name in the agent's certificate, or its SPIFFE ID; `{host}` is the target's host.
     pub server_name: Option<String>,
     /// A file with a JSON Web Token, for agents that know callers by tokens.
     pub access_token_file: Option<PathBuf>,
+    /// The socket of the SPIFFE Workload API that certificates are from, instead of files.
+    pub spiffe_socket: Option<String>,
+    /// The SPIFFE ID to use, if it issues several. Default: the first.
+    pub spiffe_id: Option<String>,
     /// Timeout for connecting.
     #[serde(default, deserialize_with = "duration", serialize_with = "as_text")]
     pub connect_timeout: Option<Duration>,

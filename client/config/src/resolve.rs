@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use telexec_client::{AccessToken, ConnectOptions, DEFAULT_PORT, Target, TlsOptions};
+use telexec_client::{AccessToken, ConnectOptions, DEFAULT_PORT, Target, TlsOptions, WorkloadApi};
 #[cfg(feature = "nats")]
 use telexec_nats_client::NatsTarget;
 
@@ -172,17 +172,27 @@ impl Config {
         let args = &overrides.into();
         let whole = self.clone();
         for target in self.targets.values_mut() {
-            let Credentials { cert, key, ca, server_name, access_token_file, access_token: _ } =
-                whole.credentials_of(Some(target), args);
+            let Credentials {
+                cert,
+                key,
+                ca,
+                server_name,
+                access_token_file,
+                spiffe_socket,
+                spiffe_id,
+                access_token: _,
+            } = whole.credentials_of(Some(target), args);
             (target.cert, target.key, target.ca, target.server_name) = (cert, key, ca, server_name);
+            (target.spiffe_socket, target.spiffe_id) = (spiffe_socket, spiffe_id);
             target.access_token_file = access_token_file;
             target.connect_timeout = Some(whole.connect_timeout(Some(target), args));
             target.user = target.user.take().or_else(|| whole.defaults.user.clone());
         }
         let defaults = &mut self.defaults;
-        let Credentials { cert, key, ca, server_name, access_token_file, access_token: _ } =
+        let Credentials { cert, key, ca, server_name, access_token_file, spiffe_socket, spiffe_id, access_token: _ } =
             whole.credentials_of(None, args);
         (defaults.cert, defaults.key, defaults.ca, defaults.server_name) = (cert, key, ca, server_name);
+        (defaults.spiffe_socket, defaults.spiffe_id) = (spiffe_socket, spiffe_id);
         defaults.access_token_file = access_token_file;
         defaults.connect_timeout = Some(whole.connect_timeout(None, args));
         defaults.port = Some(whole.default_port());
@@ -208,6 +218,8 @@ impl Config {
                 ca: defaults.ca.clone(),
                 server_name: defaults.server_name.clone(),
                 access_token_file: defaults.access_token_file.clone(),
+                spiffe_socket: defaults.spiffe_socket.clone(),
+                spiffe_id: defaults.spiffe_id.clone(),
                 access_token: None,
             }),
             by_name(&defaults.credentials),
@@ -220,7 +232,17 @@ impl Config {
 }
 
 fn tls(credentials: Credentials) -> Result<Option<TlsOptions>, ConfigError> {
-    let Credentials { cert, key, ca, server_name, access_token_file: _, access_token } = credentials;
+    let Credentials { cert, key, ca, server_name, access_token_file: _, access_token, spiffe_socket, spiffe_id } =
+        credentials;
+    if let Some(socket) = spiffe_socket {
+        if cert.is_some() || key.is_some() || ca.is_some() {
+            let text = "--spiffe-socket excludes --cert, --key and --ca: certificates are from the Workload API";
+            return Err(ConfigError::new(text));
+        }
+        let api = WorkloadApi::new(&socket, spiffe_id.as_deref());
+        let api = api.map_err(|error| ConfigError::new(format!("spiffe_{error}")))?;
+        return Ok(Some(TlsOptions { server_name, ..TlsOptions::workload(api) }));
+    }
     match (cert, key, ca) {
         (None, None, None) if access_token.is_some() => {
             Err(ConfigError::new("an access token needs --ca: it is sent by TLS only"))
@@ -279,8 +301,8 @@ impl Route {
 
 impl TargetConfig {
     fn own_credentials(&self) -> Credentials {
-        let Self { cert, key, ca, server_name, access_token_file, .. } = self.clone();
-        Credentials { cert, key, ca, server_name, access_token_file, access_token: None }
+        let Self { cert, key, ca, server_name, access_token_file, spiffe_socket, spiffe_id, .. } = self.clone();
+        Credentials { cert, key, ca, server_name, access_token_file, spiffe_socket, spiffe_id, access_token: None }
     }
 }
 
@@ -291,15 +313,17 @@ impl Credentials {
         self
     }
 
-    /// With what these lack. Whoever has a certificate or a token calls with that alone: of the others, neither is taken.
+    /// With what these lack. Whoever has a certificate, a token or a Workload API calls with that alone: of the others, none is taken.
     fn or(self, other: Self) -> Self {
-        let has_identity = self.cert.is_some() || self.key.is_some() || self.access_token.is_some();
-        let other = match has_identity {
-            true if self.access_token.is_some() => {
-                Self { cert: None, key: None, access_token: None, access_token_file: None, ..other }
-            }
-            true => Self { access_token: None, access_token_file: None, ..other },
-            false => other,
+        let names =
+            Self { server_name: other.server_name.clone(), spiffe_id: other.spiffe_id.clone(), ..Self::default() };
+        let without_token = Self { access_token: None, access_token_file: None, spiffe_socket: None, ..other.clone() };
+        let other = match () {
+            // its CAs are from there as well
+            () if self.spiffe_socket.is_some() => names,
+            () if self.access_token.is_some() => Self { cert: None, key: None, ..without_token },
+            () if self.cert.is_some() || self.key.is_some() => without_token,
+            () => other,
         };
         Self {
             cert: self.cert.or(other.cert),
@@ -308,6 +332,8 @@ impl Credentials {
             server_name: self.server_name.or(other.server_name),
             access_token_file: self.access_token_file.or(other.access_token_file),
             access_token: self.access_token.or(other.access_token),
+            spiffe_socket: self.spiffe_socket.or(other.spiffe_socket),
+            spiffe_id: self.spiffe_id.or(other.spiffe_id),
         }
     }
 }
@@ -318,15 +344,16 @@ mod tests {
 
     use super::*;
 
-    /// Credentials from letters: c is a certificate, k its key, a the CA, t a token; with this number in their names.
+    /// Credentials from letters: c is a certificate, k its key, a the CA, t a token, s a Workload API; with this number in their names.
     fn level(number: usize, letters: &str) -> Credentials {
         let path = |letter: char| letters.contains(letter).then(|| PathBuf::from(format!("{letter}{number}")));
         let credentials = Credentials { cert: path('c'), key: path('k'), ca: path('a'), ..Credentials::default() };
-        Credentials { access_token_file: path('t'), ..credentials }.with_access_token()
+        let spiffe_socket = letters.contains('s').then(|| format!("s{number}"));
+        Credentials { access_token_file: path('t'), spiffe_socket, ..credentials }.with_access_token()
     }
 
     #[test]
-    fn a_token_or_a_certificate_goes_before_both_of_what_comes_later() {
+    fn an_identity_goes_before_those_of_all_kinds_that_come_later() {
         for (levels, expected) in [
             (["cka", "", ""], "c0 k0 a0"),
             (["", "a", "cka"], "c2 k2 a1"),
@@ -338,12 +365,17 @@ mod tests {
             (["a", "t", "t"], "a0 t1"),
             (["ckt", "a", "ck"], "c0 k0 a1 t0"),
             (["", "", ""], ""),
+            (["s", "cka", "s"], "s0"),
+            (["cka", "s", ""], "c0 k0 a0"),
+            (["", "t", "s"], "t1"),
+            (["st", "cka", "t"], "t0 s0"),
+            (["", "s", "t"], "s1"),
         ] {
             let levels = levels.into_iter().enumerate().map(|(number, letters)| level(number, letters));
-            let Credentials { cert, key, ca, access_token_file, access_token, .. } =
+            let Credentials { cert, key, ca, access_token_file, access_token, spiffe_socket, .. } =
                 levels.fold(Credentials::default(), Credentials::or);
             assert_eq!(access_token, access_token_file.clone().map(AccessToken::File));
-            let paths = [cert, key, ca, access_token_file].into_iter().flatten();
+            let paths = [cert, key, ca, access_token_file, spiffe_socket.map(PathBuf::from)].into_iter().flatten();
             let found: Vec<_> = paths.map(|path| path.display().to_string()).collect();
             assert_eq!(found.join(" "), expected);
         }

@@ -40,7 +40,7 @@ struct Connected {
 
 /// Connects to a target, with what the environment and the configuration say of it.
 #[pyfunction]
-#[pyo3(signature = (target, *, cert=None, key=None, ca=None, access_token_file=None, server_name=None, connect_timeout=None, reconnect=30.0))]
+#[pyo3(signature = (target, *, cert=None, key=None, ca=None, access_token_file=None, spiffe_socket=None, spiffe_id=None, server_name=None, connect_timeout=None, reconnect=30.0))]
 #[expect(clippy::too_many_arguments, reason = "they are keywords")]
 pub(crate) fn connect(
     py: Python<'_>,
@@ -49,11 +49,13 @@ pub(crate) fn connect(
     key: Option<PathBuf>,
     ca: Option<PathBuf>,
     access_token_file: Option<PathBuf>,
+    spiffe_socket: Option<String>,
+    spiffe_id: Option<String>,
     server_name: Option<String>,
     connect_timeout: Option<f64>,
     reconnect: f64,
 ) -> PyResult<Call> {
-    let overrides = Keywords { cert, key, ca, access_token_file, server_name, connect_timeout }.overrides()?;
+    let overrides = Keywords { cert, key, ca, access_token_file, spiffe_socket, spiffe_id, server_name, connect_timeout }.overrides()?;
     let (resume, resolved) = (resume(reconnect)?, resolve(&load(py)?, target, overrides)?);
     let (process, target) = (Process::current(py)?, target.to_owned());
     Call::new(py, open(process, target, resolved, resume))

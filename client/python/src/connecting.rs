@@ -20,6 +20,8 @@ pub(crate) struct Keywords {
     pub(crate) key: Option<PathBuf>,
     pub(crate) ca: Option<PathBuf>,
     pub(crate) access_token_file: Option<PathBuf>,
+    pub(crate) spiffe_socket: Option<String>,
+    pub(crate) spiffe_id: Option<String>,
     pub(crate) server_name: Option<String>,
     pub(crate) connect_timeout: Option<f64>,
 }
@@ -27,9 +29,10 @@ pub(crate) struct Keywords {
 impl Keywords {
     /// What goes before the environment and the configuration.
     pub(crate) fn overrides(self) -> PyResult<Overrides> {
-        let Self { cert, key, ca, access_token_file, server_name, connect_timeout } = self;
+        let Self { cert, key, ca, access_token_file, spiffe_socket, spiffe_id, server_name, connect_timeout } = self;
         let connect_timeout = connect_timeout.map(|time| seconds("connect_timeout", time)).transpose()?;
-        Ok(Overrides { cert, key, ca, access_token_file, server_name, connect_timeout, ..Overrides::default() })
+        let files = Overrides { cert, key, ca, access_token_file, ..Overrides::default() };
+        Ok(Overrides { spiffe_socket, spiffe_id, server_name, connect_timeout, ..files })
     }
 }
 

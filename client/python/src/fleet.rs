@@ -34,7 +34,8 @@ struct Shared {
 #[pymethods]
 impl Targets {
     #[new]
-    #[pyo3(signature = (targets, *, cert=None, key=None, ca=None, access_token_file=None, connect_timeout=None))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords")]
+    #[pyo3(signature = (targets, *, cert=None, key=None, ca=None, access_token_file=None, spiffe_socket=None, spiffe_id=None, connect_timeout=None))]
     fn new(
         py: Python<'_>,
         targets: Words,
@@ -42,10 +43,14 @@ impl Targets {
         key: Option<PathBuf>,
         ca: Option<PathBuf>,
         access_token_file: Option<PathBuf>,
+        spiffe_socket: Option<String>,
+        spiffe_id: Option<String>,
         connect_timeout: Option<f64>,
     ) -> PyResult<Self> {
-        let overrides =
-            Keywords { cert, key, ca, access_token_file, server_name: None, connect_timeout }.overrides()?;
+        let server_name = None;
+        let keywords =
+            Keywords { cert, key, ca, access_token_file, spiffe_socket, spiffe_id, server_name, connect_timeout };
+        let overrides = keywords.overrides()?;
         let config = load(py)?;
         let sets = match targets {
             Words::One(set) => vec![set],

@@ -25,6 +25,8 @@ def connect(
     key: Path | None = None,
     ca: Path | None = None,
     access_token_file: Path | None = None,
+    spiffe_socket: str | None = None,
+    spiffe_id: str | None = None,
     server_name: str | None = None,
     connect_timeout: float | None = None,
     reconnect: float = 30,
@@ -32,11 +34,13 @@ def connect(
     """Connects to an agent: `unix:///PATH`, `HOST[:PORT]`, `vsock://CID:PORT`, or a name of telexec's configuration.
 
     What is not given is as the program `telexec` has it, by TELEXEC_CERT, TELEXEC_KEY, TELEXEC_CA, TELEXEC_SERVER_NAME,
-    TELEXEC_ACCESS_TOKEN_FILE, TELEXEC_ACCESS_TOKEN and the configuration.
+    TELEXEC_ACCESS_TOKEN_FILE, TELEXEC_ACCESS_TOKEN, TELEXEC_SPIFFE_SOCKET, TELEXEC_SPIFFE_ID and the configuration.
 
     cert, key, ca: PEM files of the client's certificate and its key, and of the CA of the agent's; all or none
     access_token_file: a file with a JSON Web Token, read for each call, instead of cert and key
-    server_name: the name in the agent's certificate, unless it is the host
+    spiffe_socket: the socket of the SPIFFE Workload API to get certificates from, instead of files
+    spiffe_id: the SPIFFE ID to use, if it issues several; the first unless given
+    server_name: the name in the agent's certificate, unless it is the host, or its SPIFFE ID; {host} in it is the host
     connect_timeout: seconds for the first connection
     reconnect: seconds for which a lost connection is made up for, before `Lost`; 0: not at all
     """
@@ -46,6 +50,8 @@ def connect(
         key=key,
         ca=ca,
         access_token_file=access_token_file,
+        spiffe_socket=spiffe_socket,
+        spiffe_id=spiffe_id,
         server_name=server_name,
         connect_timeout=connect_timeout,
         reconnect=reconnect,

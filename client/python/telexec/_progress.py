@@ -27,6 +27,10 @@ class Connecting(TypedDict, total=False):
     ca: str | os.PathLike[str]
     #: A file with a JSON Web Token, instead of `cert` and `key`.
     access_token_file: str | os.PathLike[str]
+    #: The socket of the SPIFFE Workload API to get certificates from, instead of files.
+    spiffe_socket: str
+    #: The SPIFFE ID to use, if it issues several.
+    spiffe_id: str
     #: Seconds for the first connection to each.
     connect_timeout: float
 

@@ -139,6 +139,8 @@ class Targets:
         key: str | os.PathLike[str] | None = None,
         ca: str | os.PathLike[str] | None = None,
         access_token_file: str | os.PathLike[str] | None = None,
+        spiffe_socket: str | None = None,
+        spiffe_id: str | None = None,
         connect_timeout: float | None = None,
     ) -> Targets: ...
     @property
@@ -173,6 +175,8 @@ def connect(
     key: str | os.PathLike[str] | None = None,
     ca: str | os.PathLike[str] | None = None,
     access_token_file: str | os.PathLike[str] | None = None,
+    spiffe_socket: str | None = None,
+    spiffe_id: str | None = None,
     server_name: str | None = None,
     connect_timeout: float | None = None,
     reconnect: float = 30.0,

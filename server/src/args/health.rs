@@ -77,7 +77,7 @@ pub(crate) fn address(config: &Config) -> Result<ListenAddress, ConfigError> {
                    --config FILE";
         return Err(InvalidSetting(why.into()).into());
     }
-    let plain = config.tls_files()?.is_none();
+    let plain = config.tls_source()?.is_none();
     let unix = config.listen.iter().find(|listen| matches!(listen, ListenAddress::Unix(_)));
     let tcp = || config.listen.iter().find(|listen| plain && matches!(listen, ListenAddress::Tcp(_)));
     unix.or_else(tcp).cloned().ok_or_else(|| {

@@ -79,13 +79,30 @@ impl Caller {
         source.unwrap_or_else(|| self.identity.to_string())
     }
 
-    /// Whether it is still authenticated.
+    /// Whether another call may be made.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Unauthenticated`].
+    pub(crate) fn check_new_call(&self) -> Result<(), ExecutorError> {
+        self.cert_check.as_deref().map_or(Ok(()), ClientCertCheck::check_new_call)?;
+        self.check()
+    }
+
+    /// Whether it is still authenticated, for a call that was made.
     ///
     /// # Errors
     /// [`ExecutorError::Unauthenticated`].
     pub(crate) fn check(&self) -> Result<(), ExecutorError> {
-        self.cert_check.as_deref().map_or(Ok(()), ClientCertCheck::check)?;
+        self.cert_check.as_deref().map_or(Ok(()), ClientCertCheck::check_open_call)?;
         self.token.as_ref().map_or(Ok(()), Token::check_open_call)
+    }
+
+    /// Returns when its connection is to be replaced by another.
+    pub(crate) async fn retired(&self) {
+        let retirement = self.cert_check.as_deref().and_then(ClientCertCheck::retirement);
+        while retirement.is_none_or(|retirement| SystemTime::now() < retirement) {
+            wait_until(retirement).await;
+        }
     }
 
     /// Whether it may lose that while a call is open.

@@ -42,7 +42,7 @@ pub enum ConfigError {
     NotLoopback(SocketAddr),
     /// Without TLS metrics are only served on loopback addresses.
     #[error(
-        "metrics_listen: {0} is not a loopback address: set tls_cert, tls_key and client_ca to serve metrics there"
+        "metrics_listen: {0} is not a loopback address: set tls_cert, tls_key and client_ca, or [spiffe], to serve metrics there"
     )]
     PlainMetrics(SocketAddr),
     /// A default for commands is malformed.
@@ -76,7 +76,7 @@ impl ConfigError {
     }
 
     pub(crate) fn tcp_needs_tls() -> Self {
-        let text = "tcp:// needs --tls-cert, --tls-key and --client-ca, or --insecure on a loopback address";
+        let text = "tcp:// needs --tls-cert, --tls-key and --client-ca (or [spiffe] in the configuration), or --insecure on a loopback address";
         InvalidSetting(text.to_owned()).into()
     }
 

@@ -2,6 +2,7 @@
 
 mod error;
 mod local;
+mod spiffe;
 mod tls;
 mod values;
 
@@ -16,6 +17,7 @@ use telexec_executor::Command;
 use telexec_keeper::users::Users;
 
 pub use self::error::ConfigError;
+pub use self::spiffe::SpiffeConfig;
 use self::tls::check_protection;
 pub use self::values::{DefaultUsers, KeeperMode, LogFormat, RequiredContainment, SocketMode};
 use crate::address::ListenAddress;
@@ -27,6 +29,7 @@ use crate::policy::{AgentFacts, PolicyFile, Roles};
 use crate::receipts::Receipts;
 use crate::reload::Source;
 use crate::request_memory::Limits;
+use crate::tls::TlsSource;
 use crate::token::{TokenIssuerConfig, TokenIssuers};
 use crate::trace;
 
@@ -86,6 +89,8 @@ pub struct Config {
     /// For each CA file, the patterns of the names for which its CAs may issue certificates. Default: any CA of `client_ca`
     /// may issue certificates for any name.
     pub identities: Option<BTreeMap<PathBuf, Vec<String>>>,
+    /// Certificates from the SPIFFE Workload API, instead of files. Default: files.
+    pub spiffe: Option<SpiffeConfig>,
     /// Issuers of JSON Web Tokens (RFC 7519), by the names that the identities of their callers begin with. Default: callers need
     /// certificates.
     pub token_issuers: BTreeMap<String, TokenIssuerConfig>,
@@ -223,6 +228,7 @@ impl Default for Config {
             client_ca: None,
             client_crl: None,
             identities: None,
+            spiffe: None,
             token_issuers: BTreeMap::new(),
             policy: None,
             receipt_key: None,
@@ -403,22 +409,22 @@ impl Config {
             return invalid("default_timeout and max_timeout must be positive; omit them for no timeout");
         }
         TokenIssuers::load(&self.token_issuers)?;
-        let tls = self.tls_files()?;
-        if let Some(files) = &tls {
+        let tls = self.tls_source()?;
+        if let Some(TlsSource::Files(files)) = &tls {
             files.load()?;
         }
         if tls.is_none()
             && let Some((name, _)) = self.token_issuers.iter().find(|(_, issuer)| issuer.admits_without_certificate())
         {
             return invalid(&format!(
-                "token_issuers.{name} needs tls_cert and tls_key, for connections by TLS without a client certificate; or set presented_by"
+                "token_issuers.{name} needs tls_cert and tls_key, or [spiffe], for connections by TLS without a client certificate; or set presented_by"
             ));
         }
         for listen in &self.listen {
             check_protection(listen, tls.as_ref(), self.insecure)?;
         }
         if let Some(listen) = &self.metrics_listen {
-            let tls = tls.as_ref().filter(|files| files.client_ca.is_some());
+            let tls = tls.as_ref().filter(|source| source.asks_for_certificates());
             check_protection(listen, tls, true).map_err(ConfigError::of_metrics)?;
         }
         self.named_commands()?;

@@ -142,7 +142,7 @@ impl Callers {
 
 /// Whether what has authenticated it is still valid.
 fn check(caller: &Caller) -> Result<(), CallRefusal> {
-    caller.check().map_err(|error| CallRefusal { counted: Some(Refusal::Certificate), error })
+    caller.check_new_call().map_err(|error| CallRefusal { counted: Some(Refusal::Certificate), error })
 }
 
 /// The connection has no place among those that are open.

@@ -63,13 +63,14 @@ pub(crate) struct Shared {
     pub(crate) goaway: CancellationToken,
 }
 
-/// Serves the peer's calls until it disconnects, or after `goaway` until the open calls have ended. Once the peer's
+/// Serves the peer's calls until it disconnects, or after `goaway` or its retirement until the open calls have ended. Once the peer's
 /// certificate is no longer valid new calls are refused, and open ones are ended (`permission`).
 pub(crate) async fn serve(peer: Peer, pending: PendingAdmission, shared: Shared) {
     let Peer { caller, io } = peer;
     let Shared { routes, call_limiter, request_memory, body_turns, tokens, handshakes, audit, metrics, goaway } =
         shared;
-    let callers = Callers::new(caller, tokens, handshakes, pending.admission.clone(), request_memory, body_turns);
+    let callers =
+        Callers::new(Arc::clone(&caller), tokens, handshakes, pending.admission.clone(), request_memory, body_turns);
     let callers = Arc::new(callers);
     let link = Link::new();
     let observed = Arc::clone(&link);
@@ -133,6 +134,10 @@ pub(crate) async fn serve(peer: Peer, pending: PendingAdmission, shared: Shared)
     let result = tokio::select! {
         result = connection.as_mut() => result,
         () = goaway.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+        () = caller.retired() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

@@ -22,7 +22,7 @@ use crate::config::{Config, ConfigError};
 use crate::identity::source::Source;
 use crate::invalid::InvalidSetting;
 use crate::reload::Reload;
-use crate::tls::Tls;
+use crate::tls::{Tls, TlsSource};
 
 /// An address that cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +72,12 @@ impl Listeners {
     /// # Errors
     /// The first address that cannot be bound; the others are closed again.
     pub async fn bind(config: &Config) -> Result<Self, BindError> {
-        let tls = config.tls_files()?.map(Tls::load).transpose().map_err(ConfigError::from)?;
+        let source = config.tls_source()?;
+        let asks_for_certificates = source.as_ref().is_some_and(TlsSource::asks_for_certificates);
+        let tls = match source {
+            Some(source) => Some(Tls::load(source).await.map_err(ConfigError::from)?),
+            None => None,
+        };
         let mut all = Vec::new();
         for listen in &config.listen {
             match listen {
@@ -90,7 +95,7 @@ impl Listeners {
         }
         let metrics = match &config.metrics_listen {
             Some(listen) => {
-                let tls = tls.clone().filter(|_| config.client_ca.is_some());
+                let tls = tls.clone().filter(|_| asks_for_certificates);
                 Some(Self::bind_metrics(listen, config, tls).await?)
             }
             None => None,

@@ -61,7 +61,7 @@ impl AgentService for Agent {
             start_time: Some(self.start_time.into()),
             labels: self.labels.clone(),
             identity: call.caller.identity.to_string(),
-            certificate_expire_time: self.tls.as_ref().map(|tls| tls.current().certificate.end().into()),
+            certificate_expire_time: self.tls.as_ref().and_then(Tls::end).map(Into::into),
             ended_executions: self.stack.metrics.ended(),
             refusals: self.stack.metrics.refusals(),
             named_commands: self.stack.named_commands.list(),

@@ -67,12 +67,11 @@ impl AgentCollector {
             self.max_connections.into(),
         )?;
         self.encode_forwards(encoder)?;
-        if let Some(tls) = &self.tls {
-            let end = since_epoch(tls.current().certificate.end());
+        if let Some(end) = self.tls.as_ref().and_then(Tls::end) {
             encoder.gauge(
                 "telexec_certificate_expiry_timestamp_seconds",
                 "The last second of the agent's certificate",
-                end,
+                since_epoch(end),
             )?;
         }
         encoder.counter("telexec_log_dropped_lines", "Lines of the log that were lost", logging::dropped() as f64)?;

@@ -76,7 +76,7 @@ async fn answer(accepted: Accepted, source: Arc<MetricsSource>) -> Result<(), Fa
         Accepted::Unix(stream) => speak(stream, source).await,
         Accepted::Tcp(stream, None) => speak(stream, source).await,
         Accepted::Tcp(stream, Some(tls)) => {
-            let stream = acceptor(&tls).accept(stream).await?;
+            let stream = acceptor(&tls).ok_or("the agent has no certificate at present")?.accept(stream).await?;
             // there are no tokens here
             match stream.get_ref().1.peer_certificates() {
                 Some(_) => speak(stream, source).await,
@@ -88,11 +88,11 @@ async fn answer(accepted: Accepted, source: Arc<MetricsSource>) -> Result<(), Fa
     }
 }
 
-/// With the same certificates as for commands: every caller that they accept may scrape.
-fn acceptor(tls: &Tls) -> TlsAcceptor {
-    let mut server = rustls::ServerConfig::clone(&tls.current().server);
+/// With the same certificates as for commands: every caller that they accept may scrape. `None`: the agent has none at present.
+fn acceptor(tls: &Tls) -> Option<TlsAcceptor> {
+    let mut server = rustls::ServerConfig::clone(&tls.current().own.as_ref()?.server);
     server.alpn_protocols = vec![b"http/1.1".to_vec()];
-    TlsAcceptor::from(Arc::new(server))
+    Some(TlsAcceptor::from(Arc::new(server)))
 }
 
 async fn speak(io: impl AsyncRead + AsyncWrite + Send + Unpin, source: Arc<MetricsSource>) -> Result<(), Fault> {

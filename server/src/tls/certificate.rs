@@ -9,7 +9,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::tls::TlsError;
 
-/// The agent's own certificate is due for renewal this long before its end.
+/// The agent's own certificate is due for renewal this long before its end, or in the last quarter of its life if that is shorter.
 const RENEWAL_SECONDS: u64 = 7 * 24 * 60 * 60;
 
 /// The agent's own certificate: the fields that are logged, and its expiry.
@@ -19,6 +19,7 @@ pub(crate) struct Certificate {
     pub(crate) not_after: String,
     /// Whether callers accept it as an agent's: its extended key usage, if it has one, includes servers.
     pub(crate) is_for_servers: bool,
+    begin: u64,
     end: u64,
 }
 
@@ -40,6 +41,7 @@ impl Certificate {
             serial: certificate.raw_serial_as_string(),
             not_after: certificate.validity().not_after.to_string(),
             is_for_servers: is_for_servers(&certificate),
+            begin: u64::try_from(certificate.validity().not_before.timestamp()).unwrap_or(0),
             end: end(&certificate),
         })
     }
@@ -59,9 +61,10 @@ impl Certificate {
     }
 
     pub(crate) fn expiry(&self, now: UnixTime) -> Expiry {
+        let renewal = RENEWAL_SECONDS.min(self.end.saturating_sub(self.begin) / 4);
         match now.as_secs() {
             now if now > self.end => Expiry::Past,
-            now if now.saturating_add(RENEWAL_SECONDS) > self.end => Expiry::Near,
+            now if now.saturating_add(renewal) > self.end => Expiry::Near,
             _ => Expiry::Far,
         }
     }
@@ -87,15 +90,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_week_is_near() {
-        let certificate = Certificate {
+    fn the_last_week_or_quarter_is_near() {
+        let certificate = |begin| Certificate {
             subject: String::new(),
             serial: String::new(),
             not_after: String::new(),
             is_for_servers: true,
+            begin,
             end: 10_000_000,
         };
-        let at = |second| certificate.expiry(UnixTime::since_unix_epoch(Duration::from_secs(second)));
+        let at = |second| certificate(0).expiry(UnixTime::since_unix_epoch(Duration::from_secs(second)));
+        let of_an_hour =
+            |second| certificate(10_000_000 - 3600).expiry(UnixTime::since_unix_epoch(Duration::from_secs(second)));
+        assert_eq!([of_an_hour(10_000_000 - 900), of_an_hour(10_000_000 - 899)], [Expiry::Far, Expiry::Near]);
         let near = 10_000_000 - RENEWAL_SECONDS;
         assert_eq!([at(near), at(near + 1)], [Expiry::Far, Expiry::Near]);
         assert_eq!([at(10_000_000), at(10_000_001)], [Expiry::Near, Expiry::Past]);

@@ -19,8 +19,15 @@ use crate::tls::{Credentials, Tls};
 pub(crate) struct ClientCertCheck {
     tls: Tls,
     certificate: PeerCertificate,
+    /// The last second for which the chain of the handshake is valid; `None`: it does not depend on time.
+    expiry: Option<u64>,
+    /// When the handshake began, since the epoch.
+    since: u64,
     last: Mutex<Verification>,
 }
+
+/// A connection is replaced this long before its certificate expires, or in the last tenth of the rest of its life.
+const RETIREMENT_SECONDS: u64 = 30;
 
 /// The result of the last verification.
 struct Verification {
@@ -35,20 +42,41 @@ impl ClientCertCheck {
     /// For a certificate that these credentials accepted in a handshake begun at `since`: parts of its chain may have expired
     /// during the handshake.
     pub(crate) fn new(tls: Tls, by: Arc<Credentials>, certificate: PeerCertificate, since: UnixTime) -> Self {
-        let last = Verification { by, until: certificate.next_end(since), result: Ok(()) };
-        Self { tls, certificate, last: Mutex::new(last) }
+        let expiry = certificate.next_end(since);
+        let last = Verification { by, until: expiry, result: Ok(()) };
+        Self { tls, certificate, expiry, since: since.as_secs(), last: Mutex::new(last) }
     }
 
     pub(crate) fn certificate(&self) -> &PeerCertificate {
         &self.certificate
     }
 
-    /// Called before each call, and during it after each change.
+    /// Called before each call.
     ///
     /// # Errors
     /// [`ExecutorError::Unauthenticated`].
-    pub(crate) fn check(&self) -> Result<(), ExecutorError> {
+    pub(crate) fn check_new_call(&self) -> Result<(), ExecutorError> {
         self.result().map_err(|reason| ExecutorError::Unauthenticated { reason })
+    }
+
+    /// Called during a call after each change. Once the certificate has expired its CA may be replaced as well, as CAs are after a while.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Unauthenticated`].
+    pub(crate) fn check_open_call(&self) -> Result<(), ExecutorError> {
+        let grace = self.tls.call_grace().as_secs();
+        let now = UnixTime::now().as_secs();
+        match self.expiry {
+            _ if grace == 0 => self.check_new_call(),
+            Some(expiry) if now > expiry.saturating_add(grace) => {
+                let reason = "the certificate of this call has expired: call again with a new one".to_owned();
+                Err(ExecutorError::Unauthenticated { reason })
+            }
+            Some(expiry) if now > expiry => Ok(()),
+            // what the CAs are now is not known
+            _ if self.tls.current().clients.is_none() => Ok(()),
+            _ => self.check_new_call(),
+        }
     }
 
     /// Changes of the agent's files from now on.
@@ -56,10 +84,20 @@ impl ClientCertCheck {
         self.tls.changes()
     }
 
-    /// When a certificate may expire next, as far as the last check knows; `None`: never.
+    /// When an open call may have to end for the time, as far as the last check knows; `None`: never.
     pub(crate) fn end(&self) -> Option<SystemTime> {
-        let until = self.last.lock().unwrap_or_else(PoisonError::into_inner).until?;
-        UNIX_EPOCH.checked_add(Duration::from_secs(until.saturating_add(1)))
+        let grace = self.tls.call_grace().as_secs();
+        let until = match grace {
+            0 => self.last.lock().unwrap_or_else(PoisonError::into_inner).until,
+            grace => self.expiry.map(|expiry| expiry.saturating_add(grace)),
+        };
+        at(until?.saturating_add(1))
+    }
+
+    /// When the peer is to make another connection, with the certificate that has replaced this one by then; `None`: it keeps this one.
+    pub(crate) fn retirement(&self) -> Option<SystemTime> {
+        let expiry = self.expiry.filter(|_| self.tls.rotates())?;
+        at(expiry.saturating_sub(RETIREMENT_SECONDS.min(expiry.saturating_sub(self.since) / 10)))
     }
 
     fn result(&self) -> Result<(), String> {
@@ -71,8 +109,7 @@ impl ClientCertCheck {
         }
         let result = match &credentials.clients {
             Some(clients) => clients.verify_again(&self.certificate, now).map_err(|error| refusal(&error)),
-            // files are reloaded, but which ones there are does not change
-            None => Err("the agent accepts no client certificates any more".to_owned()),
+            None => Err("the agent has no trust bundle at present, so it cannot verify the certificate".to_owned()),
         };
         if let Err(refusal) = &result
             && last.result.is_ok()
@@ -88,6 +125,10 @@ impl fmt::Debug for ClientCertCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientCertCheck").finish_non_exhaustive()
     }
+}
+
+fn at(seconds: u64) -> Option<SystemTime> {
+    UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 
 fn refusal(error: &rustls::Error) -> String {

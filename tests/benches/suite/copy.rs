@@ -34,13 +34,12 @@ impl Site {
         let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }?;
         // sshd's user is another one
         fs::set_permissions(directory.path(), Permissions::from_mode(0o777))?;
-        let tls = certs.options(&certs.client);
         let config = format!(
             "[targets.'{HOST}']\naddress = {:?}\nserver_name = 'localhost'\ncert = {:?}\nkey = {:?}\nca = {:?}\n",
             agent.address(),
             certs.client.cert,
             certs.client.key,
-            tls.ca
+            certs.ca.cert()
         );
         fs::write(directory.path().join("telexec.toml"), config)?;
         Ok(Self { sshd: Sshd::start(1)?, certs, agent, directory })

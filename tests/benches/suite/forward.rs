@@ -71,7 +71,6 @@ struct Forwards {
 
 impl Forwards {
     fn start(agent: &Agent, certs: &Certs, port: u16) -> Result<Self> {
-        let tls = certs.options(&certs.client);
         let mut command = Program::new(program("telexec"));
         command
             .arg("forward")
@@ -80,7 +79,7 @@ impl Forwards {
             .arg("--key")
             .arg(&certs.client.key)
             .arg("--ca")
-            .arg(tls.ca);
+            .arg(certs.ca.cert());
         command.arg(agent.uri()).args(["-L", &format!("0:127.0.0.1:{port}")]).env("TELEXEC_CONFIG", "/dev/null");
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();

@@ -66,7 +66,6 @@ pub(crate) async fn whole_processes(plan: &Plan, table: &mut Table) -> Result<()
 }
 
 fn telexec(agent: &Agent, certs: &Certs) -> Program {
-    let tls = certs.options(&certs.client);
     let mut command = Program::new(program("telexec"));
     command
         .arg("exec")
@@ -75,7 +74,7 @@ fn telexec(agent: &Agent, certs: &Certs) -> Program {
         .arg("--key")
         .arg(&certs.client.key)
         .arg("--ca")
-        .arg(tls.ca);
+        .arg(certs.ca.cert());
     command.arg(agent.uri()).args(["--", "true"]).env("TELEXEC_CONFIG", "/dev/null");
     command
 }

@@ -140,7 +140,10 @@ async fn of_certificates_that_are_refused_by_the_agent() {
     let site = Site { agent, certs };
     shows("the agent refused your certificate: it has been revoked", &site.ping(&revoked).await);
     let said = site.ping(&site.caller("nobody")).await;
-    shows("the agent refused your certificate: its CA may not issue certificates for this name", &said);
+    shows(
+        "the agent refused your certificate: this name may not call, or its CA may not issue certificates for it",
+        &said,
+    );
     shows("it has expired", &site.ping(&site.certs.ca.issue(Leaf::client("ended").expired())).await);
     let said = site.ping(&Ca::new("telexec tests").issue(Leaf::client("client"))).await;
     shows("another CA of the same name issued it", &said);

@@ -60,6 +60,8 @@ async fn the_example_configuration_is_valid_with_what_is_commented_out() {
     ] {
         text = text.replace(&format!("/etc/telexec/{name}"), file.to_str().unwrap());
     }
+    // these certificates are instead of the others
+    let text = text.replace(&spiffe_table(&text), "");
     let (mut lines, mut in_table) = (Vec::<&str>::new(), false);
     for line in text.lines() {
         // not the user and the controllers, which may not be here, and what needs the keeper that is switched off here
@@ -79,6 +81,28 @@ async fn the_example_configuration_is_valid_with_what_is_commented_out() {
     let path = directory.path().join("telexecd.toml");
     std::fs::write(&path, lines.join("\n")).unwrap();
     let (code, log) = check(&path).await;
+    assert_eq!(code, 0, "{log}");
+}
+
+/// The table `[spiffe]`, commented out, to the next empty line.
+fn spiffe_table(text: &str) -> String {
+    let (_, table) = text.split_once("# [spiffe]\n").unwrap();
+    let (table, _) = table.split_once("\n\n").unwrap();
+    format!("# [spiffe]\n{table}\n")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_of_spiffe_is_valid() {
+    let example = std::fs::read_to_string(deploy().join("telexecd.toml")).unwrap();
+    let table = spiffe_table(&example);
+    let lines =
+        table.lines().map(|line| line.strip_prefix("# ").filter(|line| key(line).is_some() || line.starts_with('[')));
+    let lines: Vec<_> = ["listen = [\"tcp://0.0.0.0:7443\"]"].into_iter().chain(lines.flatten()).collect();
+    assert!(lines.len() > 5, "{lines:?}");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("telexecd.toml");
+    std::fs::write(&path, lines.join("\n")).unwrap();
+    let (code, log) = telexecd(&["--check-config", "--config", path.to_str().unwrap()], &[]).await;
     assert_eq!(code, 0, "{log}");
 }
 

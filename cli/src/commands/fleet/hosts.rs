@@ -122,7 +122,11 @@ impl<'a> HostResolver<'a> {
         let mut effective = None;
         if let Some(tls) = &mut resolved.options.tls {
             let given = server_name.given.filter(|_| self.connect.server_name.is_none());
-            tls.server_name = given.or(tls.server_name.take()).or(server_name.implied);
+            let named = given.or(tls.server_name.take());
+            tls.server_name = match (named, server_name.implied) {
+                (Some(named), Some(host)) => Some(named.replace("{host}", &host)),
+                (named, implied) => named.or(implied),
+            };
             effective.clone_from(&tls.server_name);
         }
         Ok(Host { name, destination, server_name: effective, resolved })

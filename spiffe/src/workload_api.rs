@@ -1,0 +1,208 @@
+//! The Workload API of this machine, such as a SPIRE agent's.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt};
+use spiffe::transport::{Endpoint, EndpointError};
+use spiffe::{SpiffeId, SpiffeIdError, WorkloadApiClient, X509Context};
+use tokio::time::timeout;
+
+use crate::X509Credentials;
+
+/// For an answer of the Workload API.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A socket of the Workload API, and which identity is used of those that it issues to this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkloadApi {
+    socket: String,
+    endpoint: Endpoint,
+    id: Option<SpiffeId>,
+}
+
+/// A setting that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidWorkloadApi {
+    /// The socket's address.
+    #[error("socket: {socket:?}: expected unix:///PATH, or tcp://ADDRESS:PORT with a loopback address")]
+    Socket {
+        /// As given.
+        socket: String,
+        /// The cause; `None`: it is not on this machine.
+        source: Option<EndpointError>,
+    },
+    /// The SPIFFE ID.
+    #[error("id: {id:?}: expected a SPIFFE ID, such as spiffe://example.org/ops/anna")]
+    Id {
+        /// As given.
+        id: String,
+        /// The cause.
+        source: SpiffeIdError,
+    },
+}
+
+/// Why there are no credentials.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkloadApiError {
+    /// It did not answer.
+    #[error("the SPIFFE Workload API at {socket} did not answer within {} s", TIMEOUT.as_secs())]
+    Timeout {
+        /// Its address.
+        socket: String,
+    },
+    /// It issues nothing to this process.
+    #[error("the SPIFFE Workload API at {socket} issues no identity to this process: register one for it")]
+    Denied {
+        /// Its address.
+        socket: String,
+    },
+    /// It issues other identities.
+    #[error("the SPIFFE Workload API at {socket} does not issue {id} to this process, but {}", list(.issued))]
+    OtherIds {
+        /// Its address.
+        socket: String,
+        /// The one that is wanted.
+        id: SpiffeId,
+        /// Those that it issues.
+        issued: Vec<SpiffeId>,
+    },
+    /// It cannot be reached, or its answer cannot be used.
+    #[error("cannot get an identity from the SPIFFE Workload API at {socket}")]
+    Failed {
+        /// Its address.
+        socket: String,
+        /// The cause.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl WorkloadApi {
+    /// The API at `socket` (SPIFFE Workload Endpoint, section 4): `unix:///PATH`, or `tcp://ADDRESS:PORT` on a loopback address.
+    /// `id`: the identity to use. Default: the first that it issues, the default identity.
+    ///
+    /// # Errors
+    /// One of them is malformed.
+    pub fn new(socket: &str, id: Option<&str>) -> Result<Self, InvalidWorkloadApi> {
+        let invalid = |source| InvalidWorkloadApi::Socket { socket: socket.to_owned(), source };
+        let endpoint = Endpoint::parse(socket).map_err(|source| invalid(Some(source)))?;
+        // keys are sent in the clear
+        if matches!(&endpoint, Endpoint::Tcp { host, .. } if !host.is_loopback()) {
+            return Err(invalid(None));
+        }
+        let id = id
+            .map(|id| SpiffeId::new(id).map_err(|source| InvalidWorkloadApi::Id { id: id.to_owned(), source }))
+            .transpose()?;
+        Ok(Self { socket: socket.to_owned(), endpoint, id })
+    }
+
+    /// The present credentials.
+    ///
+    /// # Errors
+    /// There are none.
+    pub async fn fetch(&self) -> Result<X509Credentials, WorkloadApiError> {
+        let fetched = async { self.subscribe().await?.next().await.unwrap_or_else(|| Err(self.ended())) };
+        timeout(TIMEOUT, fetched).await.unwrap_or_else(|_| Err(self.late()))
+    }
+
+    /// The present credentials, and those that replace them; ends with the connection. An error is the last.
+    ///
+    /// # Errors
+    /// The API cannot be reached.
+    pub async fn subscribe(
+        &self,
+    ) -> Result<impl Stream<Item = Result<X509Credentials, WorkloadApiError>> + Send + use<>, WorkloadApiError> {
+        let subscribed = async {
+            let client = WorkloadApiClient::connect(self.endpoint.clone()).await?;
+            client.stream_x509_contexts().await
+        };
+        let contexts =
+            timeout(TIMEOUT, subscribed).await.map_err(|_| self.late())?.map_err(|error| self.failed(error))?;
+        let this = self.clone();
+        Ok(contexts.map(move |context| match context {
+            Ok(context) => this.choose(&context),
+            Err(error) => Err(this.failed(error)),
+        }))
+    }
+
+    /// The wanted identity.
+    fn choose(&self, context: &X509Context) -> Result<X509Credentials, WorkloadApiError> {
+        let svid = match &self.id {
+            Some(id) => context.svids().iter().find(|svid| svid.spiffe_id() == id),
+            None => context.default_svid(),
+        };
+        match (svid, &self.id) {
+            (Some(svid), _) => Ok(X509Credentials::new(svid, context.bundle_set())),
+            (None, Some(id)) => Err(WorkloadApiError::OtherIds {
+                socket: self.socket.clone(),
+                id: id.clone(),
+                issued: context.svids().iter().map(|svid| svid.spiffe_id().clone()).collect(),
+            }),
+            (None, None) => Err(self.ended()),
+        }
+    }
+
+    fn late(&self) -> WorkloadApiError {
+        WorkloadApiError::Timeout { socket: self.socket.clone() }
+    }
+
+    fn ended(&self) -> WorkloadApiError {
+        WorkloadApiError::Failed { socket: self.socket.clone(), source: "it answered with nothing".into() }
+    }
+
+    fn failed(&self, error: spiffe::WorkloadApiError) -> WorkloadApiError {
+        let socket = self.socket.clone();
+        match error {
+            spiffe::WorkloadApiError::NoIdentityIssued | spiffe::WorkloadApiError::PermissionDenied(_) => {
+                WorkloadApiError::Denied { socket }
+            }
+            // what is around the cause says the same at greater length
+            error => WorkloadApiError::Failed { socket, source: root_cause(&error).to_string().into() },
+        }
+    }
+}
+
+impl fmt::Display for WorkloadApi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.socket)
+    }
+}
+
+fn root_cause<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
+    std::iter::successors(Some(error), |&error| error.source()).last().unwrap_or(error)
+}
+
+fn list(ids: &[SpiffeId]) -> String {
+    ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_are_on_this_machine() {
+        for socket in ["unix:///run/spire/agent.sock", "unix:/run/agent.sock", "tcp://127.0.0.1:8081", "tcp://[::1]:1"]
+        {
+            assert_eq!(WorkloadApi::new(socket, None).unwrap().to_string(), socket);
+        }
+        for socket in
+            ["", "/run/agent.sock", "unix:agent.sock", "unix://run/a", "tcp://192.0.2.1:1", "tcp://a:1", "http://a"]
+        {
+            let error = WorkloadApi::new(socket, None).unwrap_err();
+            assert!(error.to_string().starts_with(&format!("socket: {socket:?}: expected unix:///PATH")), "{error}");
+        }
+    }
+
+    #[test]
+    fn ids_are_spiffe_ids() {
+        let id = |id| WorkloadApi::new("unix:///a", Some(id)).map(drop);
+        assert!(id("spiffe://example.org/ops/anna").is_ok());
+        for malformed in ["anna", "https://example.org/anna", "spiffe://a/../b", ""] {
+            assert!(matches!(id(malformed), Err(InvalidWorkloadApi::Id { .. })), "{malformed:?}");
+        }
+    }
+}
