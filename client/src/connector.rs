@@ -65,9 +65,12 @@ pub(crate) struct Connector {
 
 impl Connector {
     pub(crate) async fn connect(&self) -> Result<Box<dyn Duplex>, ConnectError> {
-        // has a timeout of its own: the agent is not to be blamed
-        let handshake = self.handshake().await?;
         let limit = self.options.connect_timeout;
+        let handshake = match tokio::time::timeout(limit, self.handshake()).await {
+            Ok(handshake) => handshake?,
+            // not the agent
+            Err(_) => return Err(self.without_credentials(format!("no answer within {limit:?}"))),
+        };
         match tokio::time::timeout(limit, self.dial(handshake)).await {
             Ok(connected) => connected,
             Err(_) => Err(self.unreachable(format!("no answer within {limit:?}"))),
@@ -185,9 +188,18 @@ impl Connector {
         match error {
             LoadError::File(path, source) => ConnectError::Credentials { endpoint, path, source: source.into() },
             #[cfg(feature = "spiffe")]
-            LoadError::Workload(source) => ConnectError::WorkloadApi { endpoint, source: source.into() },
+            LoadError::Workload(source) => {
+                ConnectError::WorkloadApi { endpoint, is_temporary: false, source: source.into() }
+            }
+            #[cfg(feature = "spiffe")]
+            LoadError::NoWorkloadApi(source) => self.without_credentials(source),
             LoadError::Name(text) => self.untrusted(text),
         }
+    }
+
+    fn without_credentials(&self, source: impl Into<Source>) -> ConnectError {
+        let endpoint = self.name.to_string();
+        ConnectError::WorkloadApi { endpoint, is_temporary: true, source: source.into().into() }
     }
 
     fn unreachable(&self, source: impl Into<Source>) -> ConnectError {

@@ -40,6 +40,8 @@ pub enum ConnectError {
     WorkloadApi {
         /// What was to be reached.
         endpoint: String,
+        /// Whether it may go by itself, as when the API is being restarted.
+        is_temporary: bool,
         /// The cause.
         source: Cause,
     },
@@ -98,6 +100,9 @@ impl From<ConnectError> for ExecutorError {
         match error {
             ConnectError::Unreachable { endpoint, source } => Self::Unreachable { endpoint, source: source.into() },
             ConnectError::Untrusted { endpoint, source } => Self::Untrusted { endpoint, source: source.into() },
+            ConnectError::WorkloadApi { ref endpoint, is_temporary: true, .. } => {
+                Self::Unreachable { endpoint: endpoint.clone(), source: error.into() }
+            }
             ConnectError::TlsRequired { ref endpoint }
             | ConnectError::Credentials { ref endpoint, .. }
             | ConnectError::WorkloadApi { ref endpoint, .. } => {

@@ -33,7 +33,9 @@ struct State {
 impl KeptRequest {
     pub(crate) fn new(request: Request<Body>) -> Self {
         let (parts, body) = request.into_parts();
-        Self { parts, body: KeptBody(Arc::new(Mutex::new(State { body, is_taken: false }))) }
+        // an empty one is sent with the headers
+        let is_taken = body.is_end_stream();
+        Self { parts, body: KeptBody(Arc::new(Mutex::new(State { body, is_taken }))) }
     }
 
     /// The request, to be sent.
@@ -43,8 +45,10 @@ impl KeptRequest {
 
     /// Whether nothing of it was sent, going by the error of a call with it.
     pub(crate) fn is_unsent(&self, error: &(dyn std::error::Error + 'static)) -> bool {
-        // hyper: it was still waiting for the connection
-        find::<hyper::Error>(error).is_some_and(hyper::Error::is_canceled) && !self.body.with(|state| state.is_taken)
+        // it was still waiting for the connection, or no stream could be opened for it
+        let is_refused = find::<hyper::Error>(error).is_some_and(hyper::Error::is_canceled)
+            || find::<h2::Error>(error).is_some_and(|error| error.is_go_away() && error.is_remote());
+        is_refused && !self.body.with(|state| state.is_taken)
     }
 }
 

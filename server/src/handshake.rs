@@ -20,6 +20,7 @@ use crate::metrics::HandshakeResult;
 use crate::tls::Tls;
 use crate::tls::ca_names::reason;
 use crate::tls::client_cert_check::ClientCertCheck;
+use crate::tls::no_certificate::without_certificate;
 use crate::tls::peer_certificate::PeerCertificate;
 use crate::tls::presented::Presenting;
 
@@ -48,7 +49,7 @@ pub(crate) enum HandshakeError {
     },
     #[error("TLS: {0}")]
     Lost(#[from] Lost),
-    #[error("the agent has no certificate at present")]
+    #[error("the agent has no X.509-SVID")]
     NoCertificate,
     #[error("its certificate has no usable identity (SPIFFE ID, DNS SAN or CN)")]
     Nameless(Option<CertificateDer<'static>>),
@@ -172,7 +173,12 @@ async fn tls_handshake(
     // an idle peer costs no worker
     stream.readable().await.map_err(|source| HandshakeError::Tls { source, certificate: None })?;
     let (credentials, since) = (tls.current(), UnixTime::now());
-    let own = credentials.own.as_ref().ok_or(HandshakeError::NoCertificate)?;
+    let Some(own) = &credentials.own else {
+        if let Ok(refusal) = without_certificate() {
+            let _ = TlsAcceptor::from(refusal).accept(stream).await;
+        }
+        return Err(HandshakeError::NoCertificate);
+    };
     let acceptor = TlsAcceptor::from(Arc::clone(&own.server));
     let accept = Presenting::new(acceptor.accept(stream));
     let (accepted, certificate) = on_workers(workers, &remote.source.to_string(), accept).await?;

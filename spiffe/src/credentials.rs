@@ -9,7 +9,7 @@ use spiffe::{SpiffeId, TrustDomain, X509BundleSet, X509Svid};
 /// An X.509-SVID with its private key, and the trust bundles that belong to it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct X509Credentials {
-    /// Whose they are.
+    /// The SPIFFE ID in the SVID.
     pub id: SpiffeId,
     /// The SVID, then the CA certificates between it and the trust bundle.
     pub chain: Vec<CertificateDer<'static>>,

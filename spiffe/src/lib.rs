@@ -1,5 +1,5 @@
-//! X.509-SVIDs: the certificates that a machine's SPIFFE Workload API issues to its processes, the trust bundles that verify those of
-//! others, and what a certificate has to be to count as one.
+//! X.509-SVIDs: the certificates that a machine's SPIFFE Workload API issues to workloads, the trust bundles that verify those of others,
+//! and what a certificate must have to count as one.
 //!
 //! The standards are at <https://spiffe.io/docs/latest/spiffe-specs/>.
 

@@ -14,6 +14,9 @@ use crate::X509Credentials;
 /// For an answer of the Workload API.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Of SPIFFE IDs, in a message.
+const MAX_IDS: usize = 20;
+
 /// A socket of the Workload API, and which identity is used of those that it issues to this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkloadApi {
@@ -55,7 +58,7 @@ pub enum WorkloadApiError {
         socket: String,
     },
     /// It issues nothing to this process.
-    #[error("the SPIFFE Workload API at {socket} issues no identity to this process: register one for it")]
+    #[error("the SPIFFE Workload API at {socket} issues no identity to this process: register the workload")]
     Denied {
         /// Its address.
         socket: String,
@@ -78,6 +81,13 @@ pub enum WorkloadApiError {
         /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+}
+
+impl WorkloadApiError {
+    /// Whether it may go by itself, as when the API is being restarted.
+    pub fn is_temporary(&self) -> bool {
+        matches!(self, Self::Timeout { .. } | Self::Failed { .. })
+    }
 }
 
 impl WorkloadApi {
@@ -105,7 +115,7 @@ impl WorkloadApi {
     /// There are none.
     pub async fn fetch(&self) -> Result<X509Credentials, WorkloadApiError> {
         let fetched = async { self.subscribe().await?.next().await.unwrap_or_else(|| Err(self.ended())) };
-        timeout(TIMEOUT, fetched).await.unwrap_or_else(|_| Err(self.late()))
+        timeout(TIMEOUT, fetched).await.unwrap_or_else(|_| Err(self.silent()))
     }
 
     /// The present credentials, and those that replace them; ends with the connection. An error is the last.
@@ -120,7 +130,7 @@ impl WorkloadApi {
             client.stream_x509_contexts().await
         };
         let contexts =
-            timeout(TIMEOUT, subscribed).await.map_err(|_| self.late())?.map_err(|error| self.failed(error))?;
+            timeout(TIMEOUT, subscribed).await.map_err(|_| self.silent())?.map_err(|error| self.failed(error))?;
         let this = self.clone();
         Ok(contexts.map(move |context| match context {
             Ok(context) => this.choose(&context),
@@ -145,12 +155,16 @@ impl WorkloadApi {
         }
     }
 
-    fn late(&self) -> WorkloadApiError {
+    /// The error of an API that does not answer.
+    pub fn silent(&self) -> WorkloadApiError {
         WorkloadApiError::Timeout { socket: self.socket.clone() }
     }
 
     fn ended(&self) -> WorkloadApiError {
-        WorkloadApiError::Failed { socket: self.socket.clone(), source: "it answered with nothing".into() }
+        WorkloadApiError::Failed {
+            socket: self.socket.clone(),
+            source: "it closed the stream without an answer".into(),
+        }
     }
 
     fn failed(&self, error: spiffe::WorkloadApiError) -> WorkloadApiError {
@@ -175,8 +189,13 @@ fn root_cause<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static)
     std::iter::successors(Some(error), |&error| error.source()).last().unwrap_or(error)
 }
 
+/// The first of them.
 fn list(ids: &[SpiffeId]) -> String {
-    ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    let first = ids.iter().take(MAX_IDS).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    match ids.len().saturating_sub(MAX_IDS) {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    }
 }
 
 #[cfg(test)]

@@ -122,6 +122,22 @@ impl Ca {
         self.directory.path().join("ca.pem")
     }
 
+    /// Issues a certificate by a CA between, which is for these uses.
+    ///
+    /// # Panics
+    /// Its files cannot be written.
+    pub fn intermediate(&self, usages: &[KeyUsagePurpose], leaf: Leaf) -> Pair {
+        let between = Leaf::new("intermediate", ExtendedKeyUsagePurpose::ServerAuth).with_key_usages(usages);
+        let mut params = between.params;
+        (params.extended_key_usages, params.is_ca) = (Vec::new(), IsCa::Ca(BasicConstraints::Unconstrained));
+        let key = KeyPair::generate().unwrap();
+        let cert = params.signed_by(&key, &self.issuer).unwrap();
+        let directory = tempfile::tempdir_in(self.directory.path()).unwrap();
+        let pair = Self { directory, issuer: Issuer::new(params, key) }.issue_to(self.directory.path(), leaf);
+        pair.append(&cert.pem());
+        pair
+    }
+
     /// Issues a certificate with which others can be issued.
     ///
     /// # Panics
@@ -140,13 +156,17 @@ impl Ca {
     ///
     /// # Panics
     /// Its files cannot be written.
-    pub fn issue(&self, mut leaf: Leaf) -> Pair {
+    pub fn issue(&self, leaf: Leaf) -> Pair {
+        self.issue_to(self.directory.path(), leaf)
+    }
+
+    fn issue_to(&self, directory: &Path, mut leaf: Leaf) -> Pair {
         let serial = SerialNumber::from(fastrand::u64(1..));
         leaf.params.serial_number = Some(serial.clone());
         let key = KeyPair::generate().unwrap();
         let cert = leaf.params.signed_by(&key, &self.issuer).unwrap();
         let name = crate::marker();
-        let file = |extension: &str| self.directory.path().join(format!("{name}.{extension}"));
+        let file = |extension: &str| directory.join(format!("{name}.{extension}"));
         let pair = Pair { cert: file("pem"), key: file("key"), serial };
         std::fs::write(&pair.cert, cert.pem()).unwrap();
         write_private(&pair.key, &key.serialize_pem());
@@ -178,6 +198,14 @@ impl Ca {
 }
 
 impl Pair {
+    /// Presents this one (PEM), too.
+    ///
+    /// # Panics
+    /// The file is gone.
+    pub fn append(&self, pem: &str) {
+        OpenOptions::new().append(true).open(&self.cert).unwrap().write_all(pem.as_bytes()).unwrap();
+    }
+
     /// The certificate as it is presented.
     ///
     /// # Panics
@@ -210,6 +238,12 @@ impl Leaf {
         leaf.params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
         leaf.params.is_ca = IsCa::ExplicitNoCa;
         leaf
+    }
+
+    /// For clients alone.
+    pub fn for_clients(mut self) -> Self {
+        self.params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self
     }
 
     /// For these uses instead.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
@@ -231,7 +232,13 @@ impl ServerStreamingService<X509SvidRequest> for WorkloadService {
                 return Some((response, issued));
             }
         });
-        std::future::ready(Ok(Response::new(responses.boxed()))).boxed()
+        let mut responses = responses.boxed().peekable();
+        async move {
+            // as SPIRE does, no headers before there is something to say
+            let _ = Pin::new(&mut responses).peek().await;
+            Ok(Response::new(responses.boxed()))
+        }
+        .boxed()
     }
 }
 

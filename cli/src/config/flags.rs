@@ -26,7 +26,7 @@ pub(crate) struct ConnectArgs {
     #[arg(long, hide_short_help = true, value_name = "PEM", env = "TELEXEC_CA", hide_env_values = true)]
     #[arg(value_parser = file())]
     pub(crate) ca: Option<PathBuf>,
-    /// Name in the agent's certificate, or its SPIFFE ID; {host} is the target's host [default: {host}]
+    /// Name in the agent's certificate, or its SPIFFE ID; {host} is the target's name or host [default: the host]
     #[arg(long, hide_short_help = true, value_name = "NAME", env = "TELEXEC_SERVER_NAME", hide_env_values = true)]
     pub(crate) server_name: Option<String>,
     /// File with an access token to send instead of a certificate; or set TELEXEC_ACCESS_TOKEN to the token

@@ -15,7 +15,7 @@ use crate::config::{ResolvedTarget, UnconfiguredName, locate};
 use crate::output::{Failure, exit, with_causes};
 
 const PLAIN: &str = "is it a telexec agent? one started with --insecure is reached without credentials";
-const USE_CERTIFICATES: &str = "use --cert, --key and --ca; `telexec certs` can create them";
+const USE_CERTIFICATES: &str = "use --cert, --key and --ca (`telexec certs` can create them), or --spiffe-socket";
 
 /// The failure to connect to a host whose name may be a mistyped target.
 pub(super) fn unreachable(error: ConnectError, resolved: &ResolvedTarget) -> Failure {
@@ -56,7 +56,7 @@ pub(crate) fn hint_for(error: &ExecutorError, resolved: &ResolvedTarget) -> Opti
         return Some(hint);
     };
     let TlsCredentials::Files { certificate, ca } = &tls.credentials else {
-        return find(error).and_then(spiffe_hint).map(str::to_owned).or(Some(hint));
+        return find(error).and_then(spiffe_hint).map(str::to_owned);
     };
     let cert = certificate.as_ref().map(|own| ("--cert", "cert", &own.cert));
     let settings = cert.into_iter().chain([("--ca", "ca", ca)]);
@@ -90,7 +90,7 @@ pub(crate) fn hint(error: &ExecutorError) -> Option<String> {
     if let Some(error) = find::<rustls::Error>(error) {
         return tls_hint(error).map(str::to_owned);
     }
-    // a wrong SPIFFE ID
+    // our own verification says it all
     if find::<rustls::OtherError>(error).is_some() {
         return None;
     }
@@ -191,6 +191,7 @@ fn tls_hint(error: &rustls::Error) -> Option<&'static str> {
         rustls::Error::AlertReceived(AlertDescription::CertificateUnknown) => {
             Some("the agent's log says which name; [identities] in its configuration says which CA may issue it")
         }
+        rustls::Error::AlertReceived(AlertDescription::AccessDenied) => None,
         rustls::Error::AlertReceived(_) => {
             Some("--cert must be a valid client certificate from a CA that the agent trusts")
         }
@@ -202,18 +203,26 @@ fn tls_hint(error: &rustls::Error) -> Option<&'static str> {
 /// The same where certificates are from the Workload API.
 fn spiffe_hint(error: &rustls::Error) -> Option<&'static str> {
     match error {
-        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => Some(
-            "the agent's certificate is not from the trust domain of its name: has the agent [spiffe] in its configuration?",
-        ),
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
+            Some("the agent's certificate is not of your trust domain: name its SPIFFE ID with --server-name")
+        }
         rustls::Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => Some(
             "name the agent's SPIFFE ID with --server-name (TELEXEC_SERVER_NAME, or server_name in the configuration)",
         ),
+        rustls::Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
+            Some("the agent cannot renew it: see its log, and check this machine's clock")
+        }
         rustls::Error::AlertReceived(AlertDescription::CertificateUnknown) => Some(
-            "the agent's log says why; callers in [spiffe] of its configuration names the SPIFFE IDs that may call",
+            "the agent's log says why: your SPIFFE ID matches none of callers in its [spiffe], or your trust domain is not federated with the agent's",
         ),
-        rustls::Error::AlertReceived(_) => Some("the agent does not trust the trust domain of this side's SPIFFE ID"),
+        rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => Some(
+            "the Workload API has issued an expired certificate: see its log, and check the clocks of both machines",
+        ),
+        rustls::Error::AlertReceived(AlertDescription::UnknownCA | AlertDescription::DecryptError) => {
+            Some("the agent's trust bundle does not have the CA of your certificate")
+        }
         _ => None,
     }
 }

@@ -93,6 +93,9 @@ fn of_tls(error: &rustls::Error) -> String {
         rustls::Error::AlertReceived(AlertDescription::CertificateUnknown) => {
             refused("this name may not call, or its CA may not issue certificates for it")
         }
+        rustls::Error::AlertReceived(AlertDescription::AccessDenied) => {
+            "the agent has no certificate at present: its log says why".to_owned()
+        }
         rustls::Error::InvalidMessage(_) => "what listens there does not speak TLS".to_owned(),
         error => error.to_string(),
     }

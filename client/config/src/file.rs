@@ -39,7 +39,7 @@ pub struct Defaults {
     pub key: Option<PathBuf>,
     /// PEM: the CA of the other side.
     pub ca: Option<PathBuf>,
-    /// The name in the agent's certificate, or its SPIFFE ID; `{host}` is the target's host.
+    /// The name in the agent's certificate, or its SPIFFE ID; `{host}` is the target's name, or else its host.
     pub server_name: Option<String>,
     /// A file with a JSON Web Token, for agents that know callers by tokens.
     pub access_token_file: Option<PathBuf>,
@@ -71,7 +71,7 @@ pub struct Credentials {
     pub key: Option<PathBuf>,
     /// PEM: the CA of the other side.
     pub ca: Option<PathBuf>,
-    /// The name in the agent's certificate, or its SPIFFE ID; `{host}` is the target's host.
+    /// The name in the agent's certificate, or its SPIFFE ID; `{host}` is the target's name, or else its host.
     pub server_name: Option<String>,
     /// A file with a JSON Web Token, for agents that know callers by tokens.
     pub access_token_file: Option<PathBuf>,
@@ -98,7 +98,7 @@ pub struct TargetConfig {
     pub key: Option<PathBuf>,
     /// PEM: the CA of the other side.
     pub ca: Option<PathBuf>,
-    /// The name in the agent's certificate, or its SPIFFE ID; `{host}` is the target's host.
+    /// The name in the agent's certificate, or its SPIFFE ID; `{host}` is the target's name, or else its host.
     pub server_name: Option<String>,
     /// A file with a JSON Web Token, for agents that know callers by tokens.
     pub access_token_file: Option<PathBuf>,

@@ -17,7 +17,7 @@ pub struct Overrides {
     pub key: Option<PathBuf>,
     /// PEM: the CA that must have issued the agent's certificate.
     pub ca: Option<PathBuf>,
-    /// The name in the agent's certificate, or its SPIFFE ID; `{host}` is the target's host.
+    /// The name in the agent's certificate, or its SPIFFE ID; `{host}` is the target's name, or else its host.
     pub server_name: Option<String>,
     /// A file with an access token.
     pub access_token_file: Option<PathBuf>,

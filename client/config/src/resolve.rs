@@ -75,7 +75,13 @@ impl Config {
             Destination::Nats(target) => self.with_settings(self.by_nats(target.clone())?, None, args),
             Destination::Host(host) => self.with_settings(self.at_default_port(host), None, args),
             Destination::Named(name) => match self.targets.get(name) {
-                Some(named) => self.with_settings(self.address(named)?, Some(named), args),
+                Some(named) => {
+                    let mut resolved = self.with_settings(self.address(named)?, Some(named), args)?;
+                    if let Some(tls) = &mut resolved.options.tls {
+                        tls.server_name = tls.server_name.take().map(|expected| expected.replace("{host}", name));
+                    }
+                    Ok(resolved)
+                }
                 None => {
                     let resolved = self.with_settings(self.at_default_port(name), None, args)?;
                     Ok(ResolvedTarget { unconfigured: Some(self.unconfigured(name)), ..resolved })
@@ -142,6 +148,9 @@ impl Config {
         }
         let credentials = Some(self.credentials_of(named, args)).filter(|_| is_tcp).unwrap_or_default();
         let access_token = credentials.access_token.clone();
+        if is_tcp && args.credentials().spiffe_id.is_some() && credentials.spiffe_socket.is_none() {
+            return Err(ConfigError::new("--spiffe-id requires --spiffe-socket"));
+        }
         let options = ConnectOptions {
             tls: tls(credentials)?,
             access_token,
@@ -236,8 +245,13 @@ fn tls(credentials: Credentials) -> Result<Option<TlsOptions>, ConfigError> {
         credentials;
     if let Some(socket) = spiffe_socket {
         if cert.is_some() || key.is_some() || ca.is_some() {
-            let text = "--spiffe-socket excludes --cert, --key and --ca: certificates are from the Workload API";
-            return Err(ConfigError::new(text));
+            let given = [("cert", cert.is_some()), ("key", key.is_some()), ("ca", ca.is_some())];
+            let given: Vec<_> = given.into_iter().filter(|(_, given)| *given).map(|(key, _)| key).collect();
+            let text = format!(
+                "spiffe_socket and {} exclude each other: the Workload API has certificates and CAs",
+                given.join(", ")
+            );
+            return Err(ConfigError::new(text).with_hint(Some("see telexec config show".to_owned())));
         }
         let api = WorkloadApi::new(&socket, spiffe_id.as_deref());
         let api = api.map_err(|error| ConfigError::new(format!("spiffe_{error}")))?;

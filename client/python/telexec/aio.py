@@ -48,7 +48,7 @@ async def connect(
     access_token_file: a file with a JSON Web Token, read for each call, instead of cert and key
     spiffe_socket: the socket of the SPIFFE Workload API to get certificates from, instead of files
     spiffe_id: the SPIFFE ID to use, if it issues several; the first unless given
-    server_name: the name in the agent's certificate, unless it is the host, or its SPIFFE ID; {host} in it is the host
+    server_name: the name in the agent's certificate, if it is not the host; or the agent's SPIFFE ID, with {host} for the target
     connect_timeout: seconds for the first connection
     reconnect: seconds for which a lost connection is made up for, before `Lost`; 0: not at all
     """

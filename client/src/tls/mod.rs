@@ -1,8 +1,10 @@
 //! TLS: both sides present a certificate, or this side sends tokens instead, and each trusts only the CAs it is configured with.
 
 #[cfg(feature = "spiffe")]
-mod spiffe_id_verifier;
+mod svid_verifier;
 
+#[cfg(feature = "spiffe")]
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,10 +19,10 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 #[cfg(feature = "spiffe")]
-use telexec_spiffe::{SpiffeId, WorkloadApi};
+use telexec_spiffe::{SpiffeId, TrustDomain, WorkloadApi, WorkloadApiError};
 
 #[cfg(feature = "spiffe")]
-use self::spiffe_id_verifier::SpiffeIdVerifier;
+use self::svid_verifier::{Agent, SvidVerifier};
 use crate::connector::greeting;
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
@@ -72,7 +74,10 @@ pub(crate) enum LoadError {
     /// The Workload API issues none that can be used.
     #[cfg(feature = "spiffe")]
     Workload(Source),
-    /// The name of the agent cannot be one.
+    /// The Workload API cannot be asked now.
+    #[cfg(feature = "spiffe")]
+    NoWorkloadApi(Source),
+    /// The name of the agent cannot be one, or no CA can vouch for it.
     Name(String),
 }
 
@@ -89,9 +94,9 @@ type Own = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 enum Verifier {
     /// It is for the name.
     Name(RootCertStore),
-    /// It is an SVID with an ID.
+    /// It is an SVID.
     #[cfg(feature = "spiffe")]
-    SpiffeId(SpiffeIdVerifier),
+    Svid(SvidVerifier),
 }
 
 impl TlsOptions {
@@ -128,14 +133,20 @@ impl TlsOptions {
             }
             #[cfg(feature = "spiffe")]
             TlsCredentials::Workload(api) => {
-                let issued = api.fetch().await.map_err(|error| LoadError::Workload(error.into()))?;
-                let roots = |id: &SpiffeId| {
-                    let domain = id.trust_domain();
-                    let foreign = || LoadError::Workload(format!("the trust domain {domain} is not federated").into());
-                    issued.bundles.roots(domain).ok_or_else(foreign)
+                let issued = api.fetch().await.map_err(LoadError::of_workload_api)?;
+                let domain = issued.id.trust_domain();
+                let roots = |domain: &TrustDomain| {
+                    let text = format!(
+                        "there is no trust bundle of {domain}, the trust domain of the agent's SPIFFE ID: check --server-name, or \
+                         federate the registration entry of {} with it",
+                        issued.id
+                    );
+                    issued.bundles.roots(domain).ok_or(LoadError::Name(text))
                 };
-                let verifier =
-                    if is_id { Verifier::of_id(expected, roots)? } else { Verifier::Name(roots(&issued.id)?) };
+                let verifier = match is_id {
+                    true => Verifier::of_id(expected, |id| roots(id.trust_domain()))?,
+                    false => Verifier::Svid(SvidVerifier::new(Agent::NamedIn(domain.clone()), roots(domain)?)),
+                };
                 (Some((issued.chain, issued.key)), verifier)
             }
         };
@@ -149,7 +160,7 @@ impl TlsOptions {
         let builder = match verifier {
             Verifier::Name(roots) => builder.with_root_certificates(roots),
             #[cfg(feature = "spiffe")]
-            Verifier::SpiffeId(verifier) => builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)),
+            Verifier::Svid(verifier) => builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)),
         };
         let mut config = match own {
             Some((chain, key)) => builder.with_client_auth_cert(chain, key).map_err(|error| self.unusable(error))?,
@@ -174,6 +185,16 @@ impl TlsOptions {
     }
 }
 
+#[cfg(feature = "spiffe")]
+impl LoadError {
+    fn of_workload_api(error: WorkloadApiError) -> Self {
+        match error.is_temporary() {
+            true => Self::NoWorkloadApi(error.into()),
+            false => Self::Workload(error.into()),
+        }
+    }
+}
+
 impl ClientCertificate {
     fn load(&self) -> Result<Own, LoadError> {
         let Self { cert, key } = self;
@@ -186,9 +207,14 @@ impl Verifier {
     /// Of an agent with this SPIFFE ID. `roots` are the CAs of its trust domain.
     #[cfg(feature = "spiffe")]
     fn of_id(id: &str, roots: impl FnOnce(&SpiffeId) -> Result<RootCertStore, LoadError>) -> Result<Self, LoadError> {
-        let id = SpiffeId::new(id).map_err(|error| LoadError::Name(format!("{id:?} is no SPIFFE ID: {error}")))?;
+        let malformed =
+            |reason: &dyn fmt::Display| LoadError::Name(format!("server_name: {id:?} is not a SPIFFE ID: {reason}"));
+        let id = SpiffeId::new(id).map_err(|error| malformed(&error))?;
+        if id.path().is_empty() {
+            return Err(malformed(&"it has no path"));
+        }
         let roots = roots(&id)?;
-        Ok(Self::SpiffeId(SpiffeIdVerifier::new(id, roots)))
+        Ok(Self::Svid(SvidVerifier::new(Agent::Id(id), roots)))
     }
 
     #[cfg(not(feature = "spiffe"))]

@@ -82,7 +82,7 @@ impl Stack {
     /// [`ExecutorError::Denied`].
     pub(crate) async fn permit(&self, call: &Call) -> Result<Decision, ExecutorError> {
         // its body may have come long after its headers
-        call.caller.check()?;
+        call.caller.check_open_call()?;
         let decide = |this: &Self, call: &Call, detail| {
             let decision = this.decide(&call.caller, call.rpc, &Subject::Agent, detail);
             let permitted = decision.permitted();
@@ -104,7 +104,7 @@ impl Stack {
     /// # Errors
     /// [`ExecutorError::Denied`].
     pub(crate) async fn permit_as(&self, call: &Call, identity: &Identity) -> Result<(), ExecutorError> {
-        call.caller.check()?;
+        call.caller.check_open_call()?;
         let name = identity.as_str().to_owned();
         let decide = move |this: &Self, call: &Call, detail| {
             let decision = match &this.policy {
@@ -334,7 +334,7 @@ impl Guarded {
     }
 
     async fn decide(&self, rpc: Rpc, id: &ExecutionId) -> (Decision, Result<Arc<Permission>, ExecutorError>) {
-        if let Err(unknown) = self.call.caller.check() {
+        if let Err(unknown) = self.call.caller.check_open_call() {
             return (Decision::default(), Err(unknown));
         }
         let owners = match self.followed(id) {
@@ -379,7 +379,7 @@ impl Executor for Guarded {
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
         let asked = Instant::now();
         // a call of Interact may be old when it starts something
-        self.call.caller.check()?;
+        self.call.caller.check_open_call()?;
         let Stack { engine, metrics, traces, .. } = &self.stack;
         let (trace, span) = traces.begin(&self.call);
         let decided = self.judge(command).await?;

@@ -109,7 +109,7 @@ impl Permission {
     /// # Errors
     /// What a new call would be refused with.
     pub(crate) fn check(&self) -> Result<(), ExecutorError> {
-        match self.call.caller.check() {
+        match self.call.caller.check_open_call() {
             Err(unknown) => self.settle(Decision::default(), Err(unknown)),
             Ok(()) if self.is_as_permitted() => Ok(()),
             Ok(()) => {
@@ -193,7 +193,7 @@ impl Permission {
 
     /// The same as [`check`](Self::check). Many calls may be decided again at once: each identity's in its turn.
     async fn check_in_turn(self: &Arc<Self>) -> Result<(), ExecutorError> {
-        if self.call.caller.check().is_err() || self.is_as_permitted() {
+        if self.call.caller.check_open_call().is_err() || self.is_as_permitted() {
             return self.check();
         }
         let this = Arc::clone(self);

@@ -81,7 +81,7 @@ impl ApprovalRpcs {
     ) -> Result<v1::Approval, Status> {
         let id = id(approval_id)?;
         check_reason(&reason)?;
-        call.caller.check().map_err(|error| error_to_status(&error))?;
+        call.caller.check_open_call().map_err(|error| error_to_status(&error))?;
         let Stack { approvals, audit, metrics, .. } = &self.stack;
         let asked = approvals.get(&id);
         let (decision, permitted) = self.permit_review(call, &id, asked.clone()).await;

@@ -8,7 +8,7 @@ use regex::Regex;
 use serde::Deserialize;
 
 use super::recording::RecordingsConfig;
-use super::syslog::SyslogConfig;
+use super::shipping::{DestinationConfig, Protocol};
 use crate::invalid::InvalidSetting;
 
 /// Bounds of an identity's share: room for some commands, and no more than can be counted.
@@ -42,8 +42,10 @@ pub struct AuditConfig {
     pub commands: Commands,
     /// Regular expressions: their matches in commands and reasons are redacted.
     pub redact: Vec<String>,
-    /// Where records are sent as well. Requires `file`. Default: nowhere.
-    pub syslog: Option<SyslogConfig>,
+    /// The syslog server that records are sent to as well. Requires `file`. Default: none.
+    pub syslog: Option<DestinationConfig>,
+    /// The OpenTelemetry collector that records are sent to as well, as logs. Requires `file`. Default: none.
+    pub otlp: Option<DestinationConfig>,
     /// The recordings of executions, which are made where the policy has `@record`.
     pub recordings: RecordingsConfig,
 }
@@ -86,6 +88,7 @@ impl Default for AuditConfig {
             commands: Commands::Full,
             redact: Vec::new(),
             syslog: None,
+            otlp: None,
             recordings: RecordingsConfig::default(),
         }
     }
@@ -106,12 +109,20 @@ impl AuditConfig {
         if self.identity_period.is_zero() {
             return Err(InvalidSetting("audit.identity_period: expected a duration such as 1h".into()));
         }
-        if self.syslog.is_some() && self.file.is_none() {
-            return Err(InvalidSetting("audit.syslog: requires audit.file".into()));
+        for (protocol, destination) in self.destinations() {
+            if self.file.is_none() {
+                return Err(InvalidSetting(format!("audit.{}: requires audit.file", protocol.key())));
+            }
+            destination.check(protocol)?;
         }
-        self.syslog.as_ref().map_or(Ok(()), SyslogConfig::check)?;
         self.recordings.check()?;
         self.patterns().map(drop)
+    }
+
+    /// Where records are sent as well.
+    pub(crate) fn destinations(&self) -> impl Iterator<Item = (Protocol, &DestinationConfig)> {
+        let all = [(Protocol::Syslog, &self.syslog), (Protocol::Otlp, &self.otlp)];
+        all.into_iter().filter_map(|(protocol, config)| Some((protocol, config.as_ref()?)))
     }
 
     /// The patterns to redact.

@@ -53,9 +53,9 @@ pub(super) fn key_name(path: &Path) -> PathBuf {
     with_suffix(path, "key")
 }
 
-/// The file with the number of the last record that was delivered to syslog.
-pub(super) fn syslog_name(path: &Path) -> PathBuf {
-    with_suffix(path, "syslog")
+/// The file with the number of the last record that was delivered by this protocol.
+pub(super) fn shipped_name(path: &Path, protocol: &str) -> PathBuf {
+    with_suffix(path, protocol)
 }
 
 /// A name for an unusable tail.

@@ -5,7 +5,7 @@
 //! recorded. `chain` links the lines by hashes, which `verify` checks. `volume` limits how much one caller may fill, with
 //! `retained` as its model of the files; `room` takes what a record needs of that, and `omitted` counts the rest. `writer` is the thread that appends to the files of
 //! `log`, `writer::execution_recorder` observes one execution. `recording` stores what executions are sent and
-//! write, and `play` plays it. `syslog` sends the records elsewhere.
+//! write, and `play` plays it. `shipping` sends the records elsewhere.
 
 mod chain;
 mod command;
@@ -28,9 +28,9 @@ mod report;
 mod retained;
 mod room;
 mod search;
+mod shipping;
 mod show;
 mod start;
-mod syslog;
 mod tail;
 #[cfg(test)]
 mod tests;
@@ -46,6 +46,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use telexec_engine::Workers;
 use telexec_executor::{Command, ExecutionId, ExecutorError};
@@ -71,9 +72,9 @@ pub(crate) use self::recording::RecordingsReport;
 use self::redact::Redact;
 pub use self::report::verify_files;
 pub(crate) use self::search::{Format, NOT_FOUND, Outcome, Query, search_files};
-use self::syslog::Syslog;
-pub use self::syslog::SyslogConfig;
-pub(crate) use self::syslog::SyslogReport;
+pub use self::shipping::DestinationConfig;
+use self::shipping::Shipper;
+pub(crate) use self::shipping::{Protocol, ShippingReport};
 use self::volume::Volume;
 use self::writer::{Job, State, Writer};
 use crate::analysis::CommandAnalysis;
@@ -85,8 +86,8 @@ use crate::reload::Reload;
 
 /// After this the log, or a recording, counts as not writable.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// For the last records to be sent to syslog.
-const SYSLOG_TIMEOUT: Duration = Duration::from_secs(2);
+/// For the last records to be sent elsewhere.
+const SHIPPING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Suggested to refused callers.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Refusals of one caller that are recorded in a burst; then one a second.
@@ -124,7 +125,7 @@ struct Inner {
     path: PathBuf,
     queue: UnboundedSender<Job>,
     recordings: Recordings,
-    syslog: Option<Syslog>,
+    shippers: Vec<Shipper>,
     slots: Arc<Semaphore>,
     state: Arc<State>,
     describer: Arc<CommandDescriber>,
@@ -158,9 +159,10 @@ impl Audit {
         let state = Arc::new(State::default());
         let mut writer = Writer::new(log, hostname(), Arc::clone(&state));
         writer.open(aside, containment);
-        let syslog = config.syslog.clone().map(|config| Syslog::start(config, &path, writer.last()));
-        let syslog = syslog.transpose().map_err(failed)?;
-        writer.syslog.clone_from(&syslog);
+        let shipper =
+            |(protocol, to): (Protocol, &DestinationConfig)| Shipper::start(protocol, to.clone(), &path, writer.last());
+        let shippers = config.destinations().map(shipper).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        writer.shippers.clone_from(&shippers);
         let recordings = Recordings::start(config, &path).map_err(failed)?;
         let (queue, jobs) = mpsc::unbounded_channel();
         let thread = std::thread::Builder::new().name("audit".into());
@@ -169,7 +171,7 @@ impl Audit {
             path: path.clone(),
             queue,
             recordings,
-            syslog,
+            shippers,
             slots: Arc::new(Semaphore::new(MAX_WAITING)),
             state,
             describer: Arc::new(CommandDescriber { key, commands: config.commands, redact }),
@@ -351,10 +353,10 @@ impl Audit {
         self.0.as_ref().map(|inner| inner.recordings.report())
     }
 
-    /// How sending to syslog goes; `None`: records are sent nowhere.
-    pub(crate) fn syslog(&self) -> Option<SyslogReport> {
-        let inner = self.0.as_ref()?;
-        inner.syslog.as_ref().map(|syslog| syslog.report(inner.state.last.load(Ordering::Relaxed)))
+    /// How sending records elsewhere goes, for each destination.
+    pub(crate) fn shipping(&self) -> impl Iterator<Item = ShippingReport> {
+        let shippers = self.0.iter().flat_map(|inner| inner.shippers.iter().map(move |shipper| (inner, shipper)));
+        shippers.map(|(inner, shipper)| shipper.report(inner.state.last.load(Ordering::Relaxed)))
     }
 
     /// On each reload, checks whether the file was moved away. Never returns.
@@ -366,7 +368,7 @@ impl Audit {
         }
     }
 
-    /// Waits until all is written, up to [`WRITE_TIMEOUT`], and sent, up to [`SYSLOG_TIMEOUT`].
+    /// Waits until all is written, up to [`WRITE_TIMEOUT`], and sent, up to [`SHIPPING_TIMEOUT`].
     pub(crate) async fn close(&self) {
         let Some(inner) = &self.0 else { return };
         for record in inner.omitted.take_all() {
@@ -379,10 +381,8 @@ impl Audit {
         if tokio::time::timeout(WRITE_TIMEOUT, closed).await.is_err() {
             tracing::warn!("the last records of the audit log may be missing: the disk does not answer");
         }
-        if let Some(syslog) = &inner.syslog {
-            // what is not sent by then is sent by the next agent
-            let _ = tokio::time::timeout(SYSLOG_TIMEOUT, syslog.close()).await;
-        }
+        // what is not sent by then is sent by the next agent
+        let _ = tokio::time::timeout(SHIPPING_TIMEOUT, join_all(inner.shippers.iter().map(Shipper::close))).await;
     }
 }
 

@@ -85,14 +85,14 @@ impl Caller {
     /// [`ExecutorError::Unauthenticated`].
     pub(crate) fn check_new_call(&self) -> Result<(), ExecutorError> {
         self.cert_check.as_deref().map_or(Ok(()), ClientCertCheck::check_new_call)?;
-        self.check()
+        self.check_open_call()
     }
 
     /// Whether it is still authenticated, for a call that was made.
     ///
     /// # Errors
     /// [`ExecutorError::Unauthenticated`].
-    pub(crate) fn check(&self) -> Result<(), ExecutorError> {
+    pub(crate) fn check_open_call(&self) -> Result<(), ExecutorError> {
         self.cert_check.as_deref().map_or(Ok(()), ClientCertCheck::check_open_call)?;
         self.token.as_ref().map_or(Ok(()), Token::check_open_call)
     }

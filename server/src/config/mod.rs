@@ -21,7 +21,7 @@ pub use self::spiffe::SpiffeConfig;
 use self::tls::check_protection;
 pub use self::values::{DefaultUsers, KeeperMode, LogFormat, RequiredContainment, SocketMode};
 use crate::address::ListenAddress;
-use crate::audit::{AuditConfig, SyslogConfig};
+use crate::audit::{AuditConfig, DestinationConfig};
 use crate::hostname::hostname;
 use crate::invalid::InvalidSetting;
 use crate::named_command::{NamedCommandConfig, NamedCommands};
@@ -304,7 +304,8 @@ impl Config {
     fn with_paths_below(mut self, directory: &Path) -> Self {
         let tls = [&mut self.tls_cert, &mut self.tls_key, &mut self.client_ca, &mut self.client_crl];
         let others = tls.into_iter().chain([&mut self.policy, &mut self.receipt_key, &mut self.state_dir]).flatten();
-        for path in others.chain(self.audit.syslog.iter_mut().flat_map(SyslogConfig::paths)) {
+        let audit = [&mut self.audit.syslog, &mut self.audit.otlp].into_iter().flatten();
+        for path in others.chain(audit.flat_map(DestinationConfig::paths)) {
             *path = directory.join(&*path);
         }
         for issuer in self.token_issuers.values_mut() {

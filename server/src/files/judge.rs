@@ -33,7 +33,7 @@ pub(super) async fn admit(
     actions: &[FileAction],
     path: Option<String>,
 ) -> Result<(), ExecutorError> {
-    call.caller.check()?;
+    call.caller.check_open_call()?;
     let (Some(policy), Some(first)) = (&stack.policy, actions.first()) else { return Ok(()) };
     let may = |action: &FileAction| policy.current().may_use_files(&call.caller, *action);
     if actions.iter().any(may) {
@@ -70,7 +70,7 @@ impl Use {
     /// # Errors
     /// [`ExecutorError::Denied`], without an explanation.
     pub(super) fn permit_quietly(stack: &Stack, call: &Call, file: FileUse) -> Result<Self, ExecutorError> {
-        call.caller.check()?;
+        call.caller.check_open_call()?;
         let decision = stack.decide(&call.caller, call.rpc, &Subject::File(&file), Detail::Verdict);
         stack.metrics.decided(call.rpc, decision.allowed);
         decision.permitted()?;
@@ -80,7 +80,7 @@ impl Use {
     }
 
     async fn decide(stack: &Stack, call: &Call, file: FileUse, pattern: Option<String>) -> Result<Self, ExecutorError> {
-        call.caller.check()?;
+        call.caller.check_open_call()?;
         let asked = file.clone();
         let decide = move |stack: &Stack, call: &Call, detail| {
             let decision = stack.decide(&call.caller, call.rpc, &Subject::File(&asked), detail);

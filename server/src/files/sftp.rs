@@ -191,7 +191,7 @@ impl Tunnel {
 
     /// Whether what is open is still permitted. Which files these are only the process knows: another policy ends all.
     fn check(&self) -> Result<(), ExecutorError> {
-        self.call.caller.check()?;
+        self.call.caller.check_open_call()?;
         match current(&self.stack) == self.policy {
             true => Ok(()),
             false => Err(ExecutorError::FailedPrecondition {

@@ -41,7 +41,7 @@ impl Passage {
         used: PortUse,
         permit: Option<ForwardPermit>,
     ) -> Result<Self, ExecutorError> {
-        call.caller.check()?;
+        call.caller.check_open_call()?;
         if forwards.closing.is_cancelled() {
             return Err(ExecutorError::ShuttingDown);
         }

@@ -133,11 +133,7 @@ pub(crate) async fn serve(peer: Peer, pending: PendingAdmission, shared: Shared)
     let PendingAdmission { displaced, identity, admission } = pending;
     let result = tokio::select! {
         result = connection.as_mut() => result,
-        () = goaway.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-        () = caller.retired() => {
+        () = either(goaway.cancelled(), caller.retired()) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -153,6 +149,14 @@ pub(crate) async fn serve(peer: Peer, pending: PendingAdmission, shared: Shared)
     };
     if let Err(error) = result {
         debug!(%error, cause = error.source(), "connection ended");
+    }
+}
+
+/// Returns when one of them has.
+async fn either(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+    tokio::select! {
+        () = one => {}
+        () = other => {}
     }
 }
 

@@ -199,15 +199,16 @@ pub fn check(config: &Config, name: &str, file: Option<&Path>) -> Result<(), Age
 
 /// Checks that the user can read what the agent does, its program and its configuration (`file`) too.
 fn check_files(user: &Credentials, config: &Config, file: Option<&Path>) -> Result<(), AgentUserError> {
-    let syslog = config.audit.syslog.as_ref();
-    let keys = [config.tls_key.as_ref(), config.receipt_key.as_ref(), syslog.and_then(|syslog| syslog.key.as_ref())];
+    let audit = || config.audit.destinations().map(|(_, destination)| destination);
+    let keys = [config.tls_key.as_ref(), config.receipt_key.as_ref()];
+    let keys = keys.into_iter().chain(audit().map(|destination| destination.key.as_ref()));
     let remedy = format!(": run chgrp {} and chmod 640 on it", user.gid);
-    check_access(user, keys.into_iter().flatten().cloned().collect(), &remedy)?;
+    check_access(user, keys.flatten().cloned().collect(), &remedy)?;
     let public = [&config.tls_cert, &config.client_ca, &config.client_crl, &config.policy];
-    let syslog = syslog.into_iter().flat_map(|syslog| [&syslog.ca, &syslog.cert]).flatten();
+    let audit = audit().flat_map(|destination| [&destination.ca, &destination.cert]).flatten();
     let own = std::env::current_exe().ok().into_iter().chain(file.map(Path::to_owned));
     let tokens = config.token_issuers.values().flat_map(|issuer| [&issuer.keys_file, &issuer.keys_ca]).flatten();
-    let public = public.into_iter().flatten().chain(syslog).chain(tokens);
+    let public = public.into_iter().flatten().chain(audit).chain(tokens);
     check_access(user, public.cloned().chain(own).collect(), "")
 }
 

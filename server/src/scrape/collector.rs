@@ -13,7 +13,7 @@ use prometheus_client::metrics::info::Info;
 use telexec_engine::LocalExecutor;
 
 use crate::admission::Stack;
-use crate::audit::{Audit, RecordingsReport, SyslogReport};
+use crate::audit::{Audit, Protocol, RecordingsReport, ShippingReport};
 use crate::config::Config;
 use crate::forward::ForwardLimiter;
 use crate::listen::connection_limiter::ConnectionLimiter;
@@ -95,22 +95,25 @@ impl AgentCollector {
                 incomplete as f64,
             )?;
         }
-        if let Some(SyslogReport { failing, pending, lost }) = self.audit.syslog() {
-            encoder.gauge(
-                "telexec_audit_syslog_failing",
-                "1: records of the audit log cannot be sent to syslog now",
-                f64::from(u8::from(failing)),
-            )?;
-            encoder.gauge(
-                "telexec_audit_syslog_pending_records",
-                "Records that are not known to have been delivered to syslog",
-                pending as f64,
-            )?;
-            encoder.counter(
-                "telexec_audit_syslog_lost_records",
-                "Records that were removed before they were sent to syslog",
-                lost as f64,
-            )?;
+        for ShippingReport { protocol, failing, pending, lost } in self.audit.shipping() {
+            let [failing_name, pending_name, lost_name] = match protocol {
+                Protocol::Syslog => [
+                    "telexec_audit_syslog_failing",
+                    "telexec_audit_syslog_pending_records",
+                    "telexec_audit_syslog_lost_records",
+                ],
+                Protocol::Otlp => [
+                    "telexec_audit_otlp_failing",
+                    "telexec_audit_otlp_pending_records",
+                    "telexec_audit_otlp_lost_records",
+                ],
+            };
+            let help = format!("1: records of the audit log cannot be sent to {protocol} now");
+            encoder.gauge(failing_name, &help, f64::from(u8::from(failing)))?;
+            let help = format!("Records that are not known to have been delivered to {protocol}");
+            encoder.gauge(pending_name, &help, pending as f64)?;
+            let help = format!("Records that were removed before they were sent to {protocol}, or that it rejected");
+            encoder.counter(lost_name, &help, lost as f64)?;
         }
         Ok(())
     }

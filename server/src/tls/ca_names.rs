@@ -8,6 +8,8 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{CertificateError, OtherError};
 
+use telexec_executor::text::error_chain;
+
 use crate::identity::Identity;
 use crate::identity::patterns::NamePatterns;
 use crate::invalid::InvalidSetting;
@@ -84,7 +86,7 @@ struct NameNotAllowed {
 /// Why a certificate is not accepted, without the prefixes of rustls.
 pub(crate) fn reason(error: &rustls::Error) -> String {
     match error {
-        rustls::Error::InvalidCertificate(CertificateError::Other(error)) => error.to_string(),
+        rustls::Error::InvalidCertificate(CertificateError::Other(error)) => error_chain(error),
         error => error.to_string(),
     }
 }

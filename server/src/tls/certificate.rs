@@ -46,6 +46,11 @@ impl Certificate {
         })
     }
 
+    /// The same, with a name that says more.
+    pub(crate) fn with_subject(self, subject: String) -> Self {
+        Self { subject, ..self }
+    }
+
     /// Its last second.
     pub(crate) fn end(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_secs(self.end)

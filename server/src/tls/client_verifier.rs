@@ -12,12 +12,15 @@ use crate::tls::ca_names::CaNames;
 use crate::tls::certificate::parse;
 use crate::tls::peer_certificate::PeerCertificate;
 use crate::tls::presented;
+use crate::tls::svid_verifier::SvidVerifier;
 
 /// The verifier of handshakes, and of certificates on open connections.
 #[derive(Debug)]
 pub(crate) struct ClientVerifier {
     /// With the revocation lists.
     pub(crate) chains: Arc<dyn ClientCertVerifier>,
+    /// `None`: callers' certificates need not be SVIDs.
+    pub(crate) svids: Option<Arc<SvidVerifier>>,
     /// `None`: every CA may issue certificates for any name.
     pub(crate) ca_names: Option<CaNames>,
     /// Whether peers without a certificate are refused.
@@ -33,6 +36,16 @@ impl ClientVerifier {
         let PeerCertificate { der, intermediates, identity, .. } = peer;
         self.chains.verify_client_cert(der, intermediates, now)?;
         self.ca_names.as_ref().map_or(Ok(()), |ca_names| ca_names.check(Some(identity), der, intermediates, now))
+    }
+}
+
+impl ClientVerifier {
+    /// Verifies what does not depend on the time and the CA, of a certificate that has expired.
+    ///
+    /// # Errors
+    /// It is not accepted any more.
+    pub(crate) fn verify_expired(&self, peer: &PeerCertificate) -> Result<(), rustls::Error> {
+        self.svids.as_ref().map_or(Ok(()), |svids| svids.check(&peer.der, &peer.intermediates).map(drop))
     }
 }
 

@@ -88,7 +88,7 @@ impl TlsFiles {
             |identities: &Identities| identities.load(|path| self.verifier(path, certificates(path)?, Vec::new()));
         let ca_names = self.identities.as_ref().map(load).transpose()?;
         let is_required = !self.admits_without_certificate;
-        Ok((ClientVerifier { chains, ca_names, is_required }, revocation))
+        Ok((ClientVerifier { chains, svids: None, ca_names, is_required }, revocation))
     }
 
     /// Verifies against the CAs of this file. With revocation lists, a certificate that none of them covers is refused.

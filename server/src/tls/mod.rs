@@ -7,6 +7,7 @@ pub(crate) mod client_verifier;
 mod error;
 pub(crate) mod expiry;
 mod files;
+pub(crate) mod no_certificate;
 pub(crate) mod peer_certificate;
 pub(crate) mod presented;
 pub(crate) mod private_key;
@@ -98,17 +99,12 @@ impl Tls {
         }
     }
 
-    /// How long calls may run on after the certificate of their caller has expired.
-    pub(crate) fn call_grace(&self) -> Duration {
+    /// How long calls may run on after the SVID of their caller has expired; `None`: callers have certificates that nobody renews for them.
+    pub(crate) fn call_grace(&self) -> Option<Duration> {
         match self {
-            Self::Files(_) => Duration::ZERO,
-            Self::Workload(workload) => workload.call_grace(),
+            Self::Files(_) => None,
+            Self::Workload(workload) => Some(workload.call_grace()),
         }
-    }
-
-    /// Whether the holders of certificates replace them by themselves, so that a connection whose certificate expires is worth replacing.
-    pub(crate) fn rotates(&self) -> bool {
-        matches!(self, Self::Workload(_))
     }
 
     /// The last second of the agent's certificate; `None`: it has none at present.

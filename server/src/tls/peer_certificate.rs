@@ -39,6 +39,11 @@ impl PeerCertificate {
         })
     }
 
+    /// The last second of its own certificate, since the epoch.
+    pub(crate) fn end(&self) -> u64 {
+        self.ends.first().copied().unwrap_or(0)
+    }
+
     /// The last second of the first certificate of the chain that has yet to expire, since the epoch; `None`: all have expired.
     pub(crate) fn next_end(&self, now: UnixTime) -> Option<u64> {
         self.ends.iter().copied().filter(|end| *end >= now.as_secs()).min()

@@ -10,14 +10,18 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, SignatureScheme};
 use telexec_spiffe::{NotSvid, SpiffeId, TrustBundles, TrustDomain, spiffe_id};
+use tracing::{info, warn};
 
 use crate::identity::Identity;
 use crate::identity::patterns::NamePatterns;
 use crate::tls::certificate::parse;
 
+/// Of trust domains, in the log.
+const MAX_NAMES: usize = 20;
+
 /// Accepts the SVIDs of callers.
 #[derive(Debug)]
-pub(super) struct SvidVerifier {
+pub(crate) struct SvidVerifier {
     domains: BTreeMap<TrustDomain, Arc<dyn ClientCertVerifier>>,
     callers: NamePatterns,
     algorithms: WebPkiSupportedAlgorithms,
@@ -26,12 +30,14 @@ pub(super) struct SvidVerifier {
 /// Why an SVID is refused, whatever its chain.
 #[derive(Debug, thiserror::Error)]
 enum Refused {
-    #[error("it is no X.509-SVID: {0}")]
+    #[error(transparent)]
     NotSvid(#[from] NotSvid),
+    #[error("its SPIFFE ID is not written as {0}")]
+    OtherSpelling(SpiffeId),
     #[error("the trust domain of {0} is not federated with the agent's")]
     Foreign(SpiffeId),
     #[error("{0} is not among the callers in [spiffe] of the agent's configuration")]
-    NoCaller(SpiffeId),
+    NotCaller(SpiffeId),
 }
 
 impl SvidVerifier {
@@ -44,17 +50,60 @@ impl SvidVerifier {
             let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider)).build();
             Some((domain.clone(), verifier.ok()?))
         };
-        Self { domains: bundles.domains().filter_map(verifier).collect(), callers, algorithms }
+        let domains: BTreeMap<_, _> = bundles.domains().filter_map(verifier).collect();
+        Self { domains, callers, algorithms }
     }
 
-    fn domain_of(&self, end_entity: &CertificateDer<'_>) -> Result<&Arc<dyn ClientCertVerifier>, Refused> {
-        let id = spiffe_id(end_entity)?;
+    /// Logs the trust domains of these bundles.
+    pub(super) fn log_loaded(&self, bundles: &TrustBundles) {
+        info!(trust_domains = names(self.domains.keys()), "trust bundles loaded");
+        let unusable = names(bundles.domains().filter(|domain| !self.domains.contains_key(domain)));
+        if !unusable.is_empty() {
+            warn!(
+                trust_domains = unusable,
+                "trust bundles without a usable CA: refusing callers of these trust domains"
+            );
+        }
+    }
+
+    /// Whether it is an SVID of a caller, apart from its chain. Returns the verifier for that.
+    ///
+    /// # Errors
+    /// It is not.
+    pub(super) fn check(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+    ) -> Result<&Arc<dyn ClientCertVerifier>, rustls::Error> {
+        let refused = |error| CertificateError::Other(OtherError(Arc::new(error)));
+        Ok(self.domain_of(end_entity, intermediates).map_err(refused)?)
+    }
+
+    fn domain_of(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+    ) -> Result<&Arc<dyn ClientCertVerifier>, Refused> {
+        let id = spiffe_id(end_entity, intermediates)?;
         let Some(domain) = self.domains.get(id.trust_domain()) else { return Err(Refused::Foreign(id)) };
         // as which it would be known: an ID may be written in other ways
         let identity = parse(end_entity).and_then(|certificate| Identity::from_certificate(&certificate));
         let name = id.to_string();
-        let is_caller = identity.is_some_and(|identity| identity.as_str() == name) && self.callers.contain(&name);
-        if is_caller { Ok(domain) } else { Err(Refused::NoCaller(id)) }
+        match identity {
+            Some(identity) if identity.as_str() == name => {}
+            _ => return Err(Refused::OtherSpelling(id)),
+        }
+        if self.callers.contain(&name) { Ok(domain) } else { Err(Refused::NotCaller(id)) }
+    }
+}
+
+/// For the log: the first of them.
+fn names<'a>(domains: impl Iterator<Item = &'a TrustDomain>) -> String {
+    let mut domains = domains.map(TrustDomain::as_str);
+    let first = domains.by_ref().take(MAX_NAMES).collect::<Vec<_>>().join(" ");
+    match domains.count() {
+        0 => first,
+        more => format!("{first} and {more} more"),
     }
 }
 
@@ -65,9 +114,7 @@ impl ClientCertVerifier for SvidVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        let refused = |error| CertificateError::Other(OtherError(Arc::new(error)));
-        let domain = self.domain_of(end_entity).map_err(refused)?;
-        domain.verify_client_cert(end_entity, intermediates, now)
+        self.check(end_entity, intermediates)?.verify_client_cert(end_entity, intermediates, now)
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {

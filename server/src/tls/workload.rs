@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt;
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use telexec_executor::text::error_chain;
 use telexec_spiffe::{SpiffeId, TrustBundles, WorkloadApi, WorkloadApiError, X509Credentials};
 use tokio::sync::watch;
@@ -46,10 +46,16 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
-    /// The chain and the bundles that `current` is made of.
-    loaded: Option<(Vec<CertificateDer<'static>>, TrustBundles)>,
+    loaded: Option<Loaded>,
     /// Why there is nothing newer.
     failure: Option<String>,
+}
+
+/// What `current` is made of.
+#[derive(PartialEq, Eq)]
+struct Loaded {
+    chain: Vec<CertificateDer<'static>>,
+    bundles: TrustBundles,
 }
 
 /// What was issued cannot be used.
@@ -102,24 +108,31 @@ impl WorkloadCertificates {
         }
     }
 
-    /// Returns when the connection has ended, or when a new SVID is overdue.
+    /// Returns when the connection has ended.
+    ///
+    /// # Errors
+    /// The API has failed, or issues nothing although it should have.
     async fn subscribe(&self) -> Result<(), WorkloadApiError> {
-        let mut issued = pin!(self.0.settings.api.subscribe().await?);
-        while let Ok(Some(next)) = tokio::time::timeout(self.overdue(), issued.next()).await {
-            self.replace(next?);
+        let api = &self.0.settings.api;
+        let mut issued = pin!(api.subscribe().await?);
+        loop {
+            match tokio::time::timeout(self.overdue(), issued.next()).await {
+                Ok(Some(next)) => self.replace(next?),
+                Ok(None) => return Ok(()),
+                Err(_) => return Err(api.silent()),
+            }
         }
-        Ok(())
     }
 
     /// Until most of the rest of the SVID's life is over: it should have been replaced by then, so the API may have hung.
     fn overdue(&self) -> Duration {
         let end = self.current().own.as_ref().map(|own| own.certificate.end());
         let rest = end.map(|end| end.duration_since(SystemTime::now()).unwrap_or_default());
-        rest.map_or(Duration::MAX, |rest| (rest / 4 * 3).max(RETRY_INTERVAL))
+        rest.map_or(RETRY_INTERVAL, |rest| (rest / 4 * 3).max(RETRY_INTERVAL))
     }
 
     fn replace(&self, issued: X509Credentials) {
-        let loaded = (issued.chain.clone(), issued.bundles.clone());
+        let loaded = Loaded { chain: issued.chain.clone(), bundles: issued.bundles.clone() };
         {
             let mut state = lock(&self.0.state);
             if state.loaded.as_ref() == Some(&loaded) {
@@ -128,24 +141,29 @@ impl WorkloadCertificates {
             }
         }
         let id = issued.id.clone();
-        match self.0.settings.load(issued) {
-            Ok(credentials) => {
-                log_loaded(&id, &credentials, &loaded.1);
-                *lock(&self.0.state) = State { loaded: Some(loaded), failure: None };
-                self.0.current.send_replace(Arc::new(credentials));
+        let (credentials, failure) = self.0.settings.load(issued);
+        let credentials = Arc::new(credentials);
+        self.0.current.send_replace(Arc::clone(&credentials));
+        if let Some(svids) = credentials.clients.as_ref().and_then(|clients| clients.svids.as_ref()) {
+            svids.log_loaded(&loaded.bundles);
+        }
+        lock(&self.0.state).loaded = Some(loaded);
+        match failure {
+            None => {
+                lock(&self.0.state).failure = None;
+                log_loaded(&id, &credentials);
             }
-            Err(error) => self.report(error_chain(&error)),
+            Some(error) => self.report(error_chain(&error)),
         }
     }
 
     /// An SVID that is not issued any more is not used any more (SPIFFE Workload API, section 4.4).
     fn failed(&self, error: &WorkloadApiError) {
-        self.report(error_chain(error));
         let is_withdrawn = matches!(error, WorkloadApiError::Denied { .. } | WorkloadApiError::OtherIds { .. });
         if is_withdrawn && lock(&self.0.state).loaded.take().is_some() {
-            warn!("the agent's X.509-SVID was withdrawn: refusing callers over TLS");
             self.0.current.send_replace(Arc::default());
         }
+        self.report(error_chain(error));
     }
 
     /// Logs each reason once.
@@ -154,7 +172,7 @@ impl WorkloadCertificates {
         if state.failure.as_ref() == Some(&reason) {
             return;
         }
-        match state.loaded {
+        match self.current().own {
             Some(_) => warn!(reason, "cannot renew the agent's X.509-SVID; trying again"),
             None => warn!(reason, "the agent has no X.509-SVID, and refuses callers over TLS; trying again"),
         }
@@ -163,23 +181,38 @@ impl WorkloadCertificates {
 }
 
 impl WorkloadSettings {
-    fn load(&self, issued: X509Credentials) -> Result<Credentials, Unusable> {
+    /// Callers are verified even if the agent's own SVID is unusable.
+    fn load(&self, issued: X509Credentials) -> (Credentials, Option<Unusable>) {
         let X509Credentials { id, chain, key, bundles } = issued;
-        let certificate = Certificate::first_of(&chain)?;
-        if !certificate.is_for_servers {
-            return Err(Unusable::NotForServer(id));
-        }
         let chains = Arc::new(SvidVerifier::new(&bundles, self.callers.clone()));
         let is_required = !self.admits_without_certificate;
-        let clients = Some(Arc::new(ClientVerifier { chains, ca_names: None, is_required }));
-        let own = OwnCertificate::new(certificate, chain, key, clients.as_ref())?;
-        Ok(Credentials { own: Some(own), clients, revocation: None })
+        let svids = Some(Arc::clone(&chains));
+        let clients = Some(Arc::new(ClientVerifier { chains, svids, ca_names: None, is_required }));
+        let own = own_certificate(id, chain, key, clients.as_ref());
+        let (own, failure) = match own {
+            Ok(own) => (Some(own), None),
+            Err(error) => (None, Some(error)),
+        };
+        (Credentials { own, clients, revocation: None }, failure)
     }
 }
 
-fn log_loaded(id: &SpiffeId, credentials: &Credentials, bundles: &TrustBundles) {
+fn own_certificate(
+    id: SpiffeId,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    clients: Option<&Arc<ClientVerifier>>,
+) -> Result<OwnCertificate, Unusable> {
+    // the subject of an SVID says nothing
+    let certificate = Certificate::first_of(&chain)?.with_subject(id.to_string());
+    if !certificate.is_for_servers {
+        return Err(Unusable::NotForServer(id));
+    }
+    Ok(OwnCertificate::new(certificate, chain, key, clients)?)
+}
+
+fn log_loaded(id: &SpiffeId, credentials: &Credentials) {
     let Some(OwnCertificate { certificate, .. }) = &credentials.own else { return };
     let (serial, not_after) = (&certificate.serial, &certificate.not_after);
-    let trust_domains = bundles.domains().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-    info!(%id, serial, not_after, trust_domains, "X.509-SVID loaded");
+    info!(%id, serial, not_after, "X.509-SVID loaded");
 }

@@ -6,6 +6,7 @@ mod decisions;
 mod ends;
 mod faults;
 mod load;
+mod otlp;
 mod recordings;
 mod rejected;
 mod search;

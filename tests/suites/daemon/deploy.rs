@@ -39,7 +39,10 @@ fn key(line: &str) -> Option<&str> {
 
 /// A table that is commented out as a whole.
 fn is_table(line: &str) -> bool {
-    line.starts_with("[commands.") || line.starts_with("[token_issuers.") || line == "[audit.syslog]"
+    line.starts_with("[commands.")
+        || line.starts_with("[token_issuers.")
+        || line == "[audit.syslog]"
+        || line == "[audit.otlp]"
 }
 
 /// What is commented out in it, `# key = value`, is no less true, and goes before what is not.

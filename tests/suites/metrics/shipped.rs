@@ -17,7 +17,8 @@ fn deploy(name: &str) -> String {
 async fn metrics() -> BTreeMap<String, BTreeSet<String>> {
     let (certs, directory) = (Certs::new(), telexec_tests::directory());
     let syslog = "[audit.syslog]\naddress = \"tcp://127.0.0.1:1\"";
-    let audit = format!("[audit]\nfile = {:?}\n{syslog}", directory.path().join("audit.log"));
+    let otlp = "[audit.otlp]\naddress = \"http://127.0.0.1:1\"";
+    let audit = format!("[audit]\nfile = {:?}\n{syslog}\n{otlp}", directory.path().join("audit.log"));
     let agent = metered().mtls(&certs).config(audit).start();
     Scrape::of(&agent).await.metrics()
 }

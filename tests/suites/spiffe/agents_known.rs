@@ -18,8 +18,10 @@ async fn another_process_of_the_trust_domain_is_no_agent() {
         );
     }
     for (malformed, reason) in [
-        ("spiffe://example.org/a/../b", "is no SPIFFE ID: path cannot contain dot segments"),
-        ("spiffe://other.example/a", "the trust domain other.example is not federated"),
+        ("spiffe://example.org/a/../b", "is not a SPIFFE ID: path cannot contain dot segments"),
+        ("spiffe://example.org/agents/{hots}", "is not a SPIFFE ID: path segment characters"),
+        ("spiffe://example.org", "is not a SPIFFE ID: it has no path"),
+        ("spiffe://other.example/a", "there is no trust bundle of other.example"),
         ("a name", "cannot be the name in a certificate"),
     ] {
         let error = connect(&mesh.agent, mesh.caller_api.options(malformed)).await.unwrap_err();
@@ -36,7 +38,7 @@ async fn a_federated_agent_is_verified_by_its_own_bundle() {
     // without the agent's bundle, then with it
     mesh.caller_api.issue(&partner, [partner.leaf(CALLER)], &[]);
     let error = connect(&mesh.agent, mesh.caller_api.options(&mesh.agent_id())).await.unwrap_err();
-    documented("the trust domain … is not federated", &text(&error));
+    documented("there is no trust bundle of …, the trust domain of the agent's SPIFFE ID", &text(&error));
     mesh.caller_api.issue(&partner, [partner.leaf(CALLER)], &[&mesh.domain]);
     assert_eq!(identity(&mesh.connect().await).await.unwrap(), "spiffe://partner.example/ops/anna");
     // it is not the caller's own, so it says nothing about DNS names
@@ -61,6 +63,22 @@ async fn an_agent_may_have_the_name_of_its_host() {
     for name in ["web-2.example.org", "{host}", "localhost"] {
         let error = connect(&agent, caller_api.options(name)).await.unwrap_err();
         assert!(text(&error).contains("not valid for name"), "{}", text(&error));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_is_not_enough_without_an_svid() {
+    let mesh = Mesh::start();
+    let leaf = || telexec_tests::Leaf::server("localhost");
+    for (pair, reason) in [
+        (mesh.domain.ca().issue(leaf()), "the certificate has no usable SPIFFE ID"),
+        (mesh.domain.ca().issue(leaf().uri("spiffe://partner.example/a")), "not of the trust domain example.org"),
+    ] {
+        let args = [("--tls-cert", &pair.cert), ("--tls-key", &pair.key), ("--client-ca", &mesh.domain.ca().cert())];
+        let args = args.into_iter().flat_map(|(flag, path)| [flag.to_owned(), path.to_str().unwrap().to_owned()]);
+        let agent = Agent::builder().listen("tcp://127.0.0.1:0").args(args).start();
+        let error = connect(&agent, mesh.caller_api.options("localhost")).await.unwrap_err();
+        assert!(text(&error).contains(reason), "{}", text(&error));
     }
 }
 

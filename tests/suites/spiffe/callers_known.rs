@@ -14,8 +14,9 @@ async fn a_caller_is_its_spiffe_id() {
     let outcome = run(&agent.executor(), Command::shell("echo to; exit 3")).await.unwrap();
     assert_eq!((outcome.exited.exit_code(), outcome.text()), (3, "to\n"));
     let log = mesh.agent.log();
+    assert!(log.contains("trust bundles loaded trust_domains=\"example.org\""), "{log}");
     let loaded = log.lines().find(|line| line.contains("X.509-SVID loaded")).unwrap();
-    for part in ["id=spiffe://example.org/agents/web-1", "serial=", "not_after=", "trust_domains=\"example.org\""] {
+    for part in ["id=spiffe://example.org/agents/web-1", "serial=", "not_after="] {
         assert!(loaded.contains(part), "{loaded}");
     }
 }
@@ -40,20 +41,26 @@ async fn what_is_no_svid_is_refused() {
     let usages = |usages: &[KeyUsagePurpose]| ca.issue(leaf().with_key_usages(usages));
     let (sign, issue) = (KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign);
     for (pair, reason) in [
-        (ca.issue_ca(leaf()), "is one of a CA"),
-        (usages(&[sign, issue]), "is one of a CA"),
-        (usages(&[sign, KeyUsagePurpose::CrlSign]), "is one of a CA"),
+        (ca.issue_ca(leaf()), "is a CA certificate"),
+        (usages(&[sign, issue]), "is a CA certificate"),
+        (usages(&[sign, KeyUsagePurpose::CrlSign]), "is a CA certificate"),
         (usages(&[]), "is not for digital signatures"),
         (usages(&[KeyUsagePurpose::KeyEncipherment]), "is not for digital signatures"),
-        (ca.issue(leaf().uri(&domain.id("ops/bob"))), "the certificate has no SPIFFE ID"),
-        (ca.issue(leaf().uri("https://example.org")), "the certificate has no SPIFFE ID"),
+        (ca.issue(leaf().uri(&domain.id("ops/bob"))), "the certificate has no usable SPIFFE ID"),
+        (ca.issue(leaf().uri("https://example.org")), "the certificate has no usable SPIFFE ID"),
         (ca.issue(Leaf::svid("spiffe://example.org")), "is the SPIFFE ID of a trust domain"),
-        (ca.issue(Leaf::svid("spiffe://example.org/ops/../x")), "the certificate has no SPIFFE ID"),
-        (ca.issue(Leaf::svid("https://example.org/ops/anna")), "the certificate has no SPIFFE ID"),
-        (ca.issue(Leaf::client("anna")), "the certificate has no SPIFFE ID"),
+        (ca.issue(Leaf::svid("spiffe://example.org/ops/../x")), "the certificate has no usable SPIFFE ID"),
+        (ca.issue(Leaf::svid("https://example.org/ops/anna")), "the certificate has no usable SPIFFE ID"),
+        (ca.issue(Leaf::client("anna")), "the certificate has no usable SPIFFE ID"),
         // otherwise its identity would be another one
-        (ca.issue(Leaf::svid("SPIFFE://example.org/ops/anna").dns("root")), "not among the callers"),
-        (ca.issue(Leaf::svid("spiffe://Example.org/ops/anna")), "not among the callers"),
+        (
+            ca.issue(Leaf::svid("SPIFFE://example.org/ops/anna").dns("root")),
+            "its SPIFFE ID is not written as spiffe://example.org/ops/anna",
+        ),
+        (
+            ca.issue(Leaf::svid("spiffe://Example.org/ops/anna")),
+            "its SPIFFE ID is not written as spiffe://example.org/ops/anna",
+        ),
         (ca.issue(leaf().expired()), "expired"),
         (ca.issue(leaf().not_yet_valid()), "not valid yet"),
     ] {
@@ -61,6 +68,22 @@ async fn what_is_no_svid_is_refused() {
         assert!(refusal.contains(reason), "{reason}: {refusal}");
     }
     identity(&mesh.connect().await).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn intermediate_cas_may_issue_svids() {
+    let mesh = Mesh::start();
+    let [sign, issue] = [KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign];
+    let connect = async |usages: &[KeyUsagePurpose]| {
+        let pair = mesh.domain.ca().intermediate(usages, mesh.domain.leaf(CALLER));
+        mesh.connect_as(&pair).await.map(drop).map_err(|_| mesh.refusals().last().cloned().unwrap_or_default())
+    };
+    connect(&[issue]).await.unwrap();
+    connect(&[sign]).await.unwrap_err();
+    until("the refusal is logged", async || {
+        mesh.refusals().iter().any(|line| line.contains("is not for issuing certificates (key usage)"))
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

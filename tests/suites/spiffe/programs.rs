@@ -74,7 +74,7 @@ async fn the_program_gets_an_svid_by_flag_variable_or_configuration() {
     let config = files.path().join("telexec.toml");
     let text = format!(
         "[defaults]\nspiffe_socket = {socket:?}\nserver_name = \"spiffe://example.org/agents/{{host}}\"\n\
-         [targets.web-1]\naddress = {:?}\nserver_name = {id:?}\n[targets.web-2]\naddress = {:?}\n",
+         [targets.web-1]\naddress = {:?}\n[targets.web-2]\naddress = {:?}\n",
         mesh.agent.address(),
         mesh.agent.address(),
     );
@@ -112,13 +112,13 @@ async fn the_program_gets_an_svid_by_flag_variable_or_configuration() {
         (
             &["web-2"][..],
             &[("TELEXEC_CONFIG", configured)][..],
-            "the agent is spiffe://example.org/agents/web-1, not spiffe://example.org/agents/127.0.0.1",
+            "the agent is spiffe://example.org/agents/web-1, not spiffe://example.org/agents/web-2",
         ),
         (&["--spiffe-socket", &socket, uri], &[], "name the agent's SPIFFE ID with --server-name"),
         (
             &["--spiffe-socket", &bob.socket(), "--server-name", &id, uri],
             &[],
-            "callers in [spiffe] of its configuration",
+            "your SPIFFE ID matches none of callers in its [spiffe]",
         ),
         (&["--spiffe-socket", "/x", uri], &[], "spiffe_socket: \"/x\": expected unix:///PATH"),
         (&["--spiffe-socket", &socket, "--spiffe-id", "anna", uri], &[], "spiffe_id: \"anna\": expected a SPIFFE ID"),
@@ -132,7 +132,8 @@ async fn the_program_gets_an_svid_by_flag_variable_or_configuration() {
             &[],
             "cannot get an X.509-SVID for tcp://127.0.0.1",
         ),
-        (&["--spiffe-socket", &socket, "--ca", "/x", uri], &[], "--spiffe-socket excludes --cert, --key and --ca"),
+        (&["--spiffe-socket", &socket, "--ca", "/x", uri], &[], "spiffe_socket and ca exclude each other"),
+        (&["--spiffe-id", "spiffe://example.org/b", uri], &[], "--spiffe-id requires --spiffe-socket"),
     ] {
         let (stdout, stderr) = exec(args, environment).await;
         assert!(stdout.is_empty() && stderr.contains(reason), "{args:?}: {stderr}");
@@ -142,7 +143,7 @@ async fn the_program_gets_an_svid_by_flag_variable_or_configuration() {
     documented("cannot get an identity from the SPIFFE Workload API at …", &stderr);
     mesh.caller_api.deny();
     let (_, stderr) = exec(&by_flag, &[]).await;
-    documented("… issues no identity to this process: register one for it", &stderr);
+    documented("… issues no identity to this process: register the workload", &stderr);
 }
 
 #[tokio::test(flavor = "multi_thread")]

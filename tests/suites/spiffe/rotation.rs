@@ -1,5 +1,8 @@
 //! What is issued while the agent runs.
 
+use std::time::{Duration, Instant};
+
+use rcgen::KeyUsagePurpose;
 use rustix::process::Signal;
 use telexec_executor::{Command, Execution, Executor, ExecutorError};
 use telexec_tests::{
@@ -37,9 +40,11 @@ async fn svids_are_replaced_without_an_interruption() {
     // what is the same changes nothing
     mesh.agent.signal(Signal::HUP);
     until("the agent asks again", async || mesh.agent_api.asked() > 2).await;
+    mesh.agent_api.issue(&mesh.domain, [mesh.domain.leaf(AGENT)], &[]);
+    until("the agent has the last one", async || loaded(&mesh) >= 5).await;
     std::fs::write(gate, "").unwrap();
     assert_eq!(exit_of(open).await.exit_code(), 3);
-    assert_eq!(loaded(&mesh), 4);
+    assert_eq!(loaded(&mesh), 5);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -90,13 +95,14 @@ async fn without_grace_a_call_ends_with_its_svid() {
     let open = waiting(&caller, &mark, &gate).await;
     let ended = collect(open).await.unwrap_err();
     let ExecutorError::Unauthenticated { reason } = ended else { panic!("{ended:?}") };
-    assert_eq!(reason, "the certificate of this connection has expired: connect with a new one");
+    documented("the certificate of this call has expired: call again with a new one", &reason);
     until("nothing of it is left", async || processes_with(&mark).is_empty()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_go_on_for_their_grace() {
     let mesh = Mesh::start_with("call_grace = \"2s\"", |builder| builder);
+    let begin = Instant::now();
     mesh.caller_api.issue(&mesh.domain, [mesh.domain.leaf(CALLER).ends_in(SHORT)], &[]);
     let caller = mesh.connect().await;
     let (mark, gate) = (marker(), mesh.caller_api.directory().join("gate"));
@@ -104,20 +110,71 @@ async fn calls_go_on_for_their_grace() {
     let ended = collect(open).await.unwrap_err();
     let ExecutorError::Unauthenticated { reason } = ended else { panic!("{ended:?}") };
     assert_eq!(reason, "the certificate of this call has expired: call again with a new one");
+    assert!(begin.elapsed() > SHORT + Duration::from_secs(1), "{:?}", begin.elapsed());
     until("nothing of it is left", async || processes_with(&mark).is_empty()).await;
+}
+
+/// Neither is an expired certificate that was presented with the SVID, nor that it has expired itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trust_domain_that_is_withdrawn_ends_calls_whatever_has_expired() {
+    let mesh = Mesh::start();
+    let (partner, junk) = (TrustDomain::new("partner.example"), TrustDomain::new("junk.example"));
+    mesh.agent_api.issue(&mesh.domain, [mesh.domain.leaf(AGENT)], &[&partner]);
+    until("the agent has both", async || mesh.agent.log().contains("partner.example")).await;
+    let (long, short) =
+        (partner.ca().issue(partner.leaf(CALLER)), partner.ca().issue(partner.leaf(CALLER).ends_in(SHORT)));
+    let ca = junk.leaf("ca").with_key_usages(&[KeyUsagePurpose::KeyCertSign]).ends_in(SHORT);
+    long.append(&std::fs::read_to_string(junk.ca().issue_ca(ca).cert).unwrap());
+    let gate = mesh.caller_api.directory().join("gate");
+    let mut open = Vec::new();
+    for pair in [long, short] {
+        let agent = mesh.connect_as(&pair).await.unwrap();
+        open.push(waiting(&agent, &marker(), &gate).await);
+    }
+    tokio::time::sleep(SHORT + Duration::from_secs(1)).await;
+    mesh.agent_api.issue(&mesh.domain, [mesh.domain.leaf(AGENT)], &[]);
+    for open in open {
+        let ended = collect(open).await.unwrap_err();
+        let ExecutorError::Unauthenticated { reason } = ended else { panic!("{ended:?}") };
+        assert!(reason.contains("is not federated with the agent's"), "{reason}");
+    }
+}
+
+/// A CA is replaced after the last of its SVIDs has expired.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_outlasts_the_ca_of_its_svid() {
+    let mesh = Mesh::start();
+    mesh.caller_api.issue(&mesh.domain, [mesh.domain.leaf(CALLER).ends_in(SHORT)], &[]);
+    let caller = mesh.connect().await;
+    let gate = mesh.caller_api.directory().join("gate");
+    let open = waiting(&caller, &marker(), &gate).await;
+    tokio::time::sleep(SHORT + Duration::from_secs(1)).await;
+    let next = TrustDomain::new("example.org");
+    mesh.agent_api.issue(&next, [next.leaf(AGENT)], &[]);
+    until("the agent has the next CA", async || loaded(&mesh) == 2).await;
+    mesh.caller_api.issue(&next, [next.leaf(CALLER)], &[]);
+    assert_eq!(identity(&mesh.connect().await).await.unwrap(), mesh.domain.id(CALLER));
+    std::fs::write(gate, "").unwrap();
+    assert_eq!(exit_of(open).await.exit_code(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_identity_that_is_withdrawn_is_not_used_any_more() {
-    let mesh = Mesh::start();
+    for more in ["", "call_grace = \"0s\""] {
+        withdraw(&Mesh::start_with(more, |builder| builder)).await;
+    }
+}
+
+async fn withdraw(mesh: &Mesh) {
     let caller = mesh.connect().await;
     let gate = mesh.caller_api.directory().join("gate");
     let open = waiting(&caller, &marker(), &gate).await;
     mesh.agent_api.deny();
-    until("the agent says so", async || mesh.agent.log().contains("was withdrawn: refusing callers over TLS")).await;
-    documented("… issues no identity to this process: register one for it", &mesh.agent.log());
+    let says = "the agent has no X.509-SVID, and refuses callers over TLS; trying again";
+    until("the agent says so", async || mesh.agent.log().contains(says)).await;
+    documented("… issues no identity to this process: register the workload", &mesh.agent.log());
     let error = connect(&mesh.agent, mesh.caller_api.options(&mesh.agent_id())).await.unwrap_err();
-    assert!(matches!(error, telexec_client::ConnectError::Unreachable { .. }), "{error:?}");
+    assert!(text(&error).contains("AccessDenied"), "{}", text(&error));
     // nothing says that the caller is not to be trusted any more, but nothing says that it is
     assert!(matches!(identity(&caller).await, Err(ExecutorError::Unauthenticated { .. })));
     std::fs::write(gate, "").unwrap();
@@ -139,7 +196,9 @@ async fn an_agent_starts_before_its_workload_api() {
     documented("the agent has no X.509-SVID, and refuses callers over TLS; trying again", &agent.log());
     assert!(agent.log().contains("No such file or directory"), "{}", agent.log());
     let error = connect(&agent, caller_api.options(&domain.id(AGENT))).await.unwrap_err();
-    assert!(matches!(error, telexec_client::ConnectError::Unreachable { .. }), "{error:?}");
+    assert!(text(&error).contains("AccessDenied"), "{}", text(&error));
+    until("the refusal is logged", async || agent.log().contains("rejected a connection")).await;
+    documented("rejected a connection … the agent has no X.509-SVID", &agent.log());
     // by its other address it works
     let target = format!("unix://{}", socket.display()).parse().unwrap();
     let local = telexec_client::Agent::connect(&target, Default::default()).await.unwrap();
@@ -185,23 +244,26 @@ async fn one_of_several_identities_is_chosen() {
     until("it has it", async || connect(&mesh.agent, mesh.caller_api.options(&id)).await.is_ok()).await;
     // only the other one is left
     mesh.agent_api.issue(&mesh.domain, [mesh.domain.leaf(AGENT)], &[]);
-    until("it is withdrawn", async || mesh.agent.log().contains("was withdrawn")).await;
+    until("it is withdrawn", async || connect(&mesh.agent, mesh.caller_api.options(&id)).await.is_err()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_used_is_not() {
     let mesh = Mesh::start();
-    let server_only = |pair: telexec_tests::Pair| mesh.agent_api.issue_pair(&mesh.domain, &pair);
+    let issue = |pair: telexec_tests::Pair| mesh.agent_api.issue_pair(&mesh.domain, &pair);
     // for clients alone
-    server_only(mesh.domain.ca().issue(telexec_tests::Leaf::client("x").uri(&mesh.agent_id())));
-    until("it says so", async || mesh.agent.log().contains("cannot renew the agent's X.509-SVID")).await;
+    issue(mesh.domain.ca().issue(mesh.domain.leaf(AGENT).for_clients()));
+    until("it says so", async || mesh.agent.log().contains("is not for a server (extended key usage serverAuth)"))
+        .await;
+    mesh.agent_api.issue(&mesh.domain, [mesh.domain.leaf(AGENT)], &[]);
+    until("it has another", async || loaded(&mesh) == 2).await;
     identity(&mesh.connect().await).await.unwrap();
     // somebody else's key
     let (one, mut other) =
         (mesh.domain.ca().issue(mesh.domain.leaf(AGENT)), mesh.domain.ca().issue(mesh.domain.leaf(AGENT)));
     other.key = one.key;
-    server_only(other);
+    issue(other);
     mesh.agent.signal(Signal::HUP);
     until("it says so", async || mesh.agent.log().contains("the X.509-SVID cannot be used")).await;
-    identity(&mesh.connect().await).await.unwrap();
+    connect(&mesh.agent, mesh.caller_api.options(&mesh.agent_id())).await.unwrap_err();
 }

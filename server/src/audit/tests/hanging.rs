@@ -28,7 +28,7 @@ fn hanging(when_full: WhenFull) -> (Audit, UnboundedReceiver<Job>, Arc<State>) {
     let (queue, jobs) = unbounded_channel();
     let state = Arc::new(State::default());
     let inner = Inner {
-        syslog: None,
+        shippers: Vec::new(),
         path: PathBuf::new(),
         recordings: Recordings::start(&AuditConfig::default(), Path::new("/none")).unwrap(),
         queue,

@@ -14,7 +14,7 @@ use tracing::{info, warn};
 pub(super) use self::execution_recorder::ExecutionRecorder;
 use super::log::{Log, UnusableTail};
 use super::record::{Body, Record};
-use super::syslog::Syslog;
+use super::shipping::Shipper;
 
 /// Records written per sync, after which those who wait for them get their reply.
 const MAX_BATCH: usize = 256;
@@ -78,7 +78,7 @@ impl State {
 pub(super) struct Writer {
     log: Log,
     /// Is told of new records.
-    pub(super) syslog: Option<Syslog>,
+    pub(super) shippers: Vec<Shipper>,
     /// The name of this agent in records.
     agent: String,
     state: Arc<State>,
@@ -94,7 +94,16 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn new(log: Log, agent: String, state: Arc<State>) -> Self {
         state.last.store(log.last().seq, Ordering::Relaxed);
-        Self { log, syslog: None, agent, state, dropped: 0, waiting: VecDeque::new(), warned: None, is_warned: false }
+        Self {
+            log,
+            shippers: Vec::new(),
+            agent,
+            state,
+            dropped: 0,
+            waiting: VecDeque::new(),
+            warned: None,
+            is_warned: false,
+        }
     }
 
     /// Writes the first records: what was recovered, and the agent's version.
@@ -139,7 +148,7 @@ impl Writer {
                 let _ = reply.send(written.and(synced.clone()));
             }
             self.state.is_stuck.store(false, Ordering::Relaxed);
-            self.syslog.iter().for_each(Syslog::written);
+            self.shippers.iter().for_each(Shipper::written);
             for reply in closed {
                 let _ = reply.send(());
             }

@@ -1,6 +1,6 @@
 //! Records as messages of syslog: RFC 5424, each with its length before it (RFC 5425, RFC 6587).
 
-use super::follower::Line;
+use super::super::follower::Line;
 
 /// Facility "log audit".
 const FACILITY: u8 = 13;
@@ -13,10 +13,7 @@ const MAX_HOST_BYTES: usize = 255;
 
 /// Appends a record to `frames`. The message is the line of the log as it is.
 pub(super) fn append(frames: &mut Vec<u8>, host: &str, line: &Line) {
-    let severity = match line.event.as_str() {
-        "denied" | "refused" | "rejected" => WARNING,
-        _ => INFORMATIONAL,
-    };
+    let severity = if line.is_refusal() { WARNING } else { INFORMATIONAL };
     let priority = FACILITY * 8 + severity;
     let (host, event) = (name(host, MAX_HOST_BYTES), name(&line.event, 32));
     let header = format!("<{priority}>1 {} {host} telexecd - {event} - ", name(&line.time, 32));
@@ -43,6 +40,7 @@ mod tests {
             time: "2026-11-26T16:33:48.110612Z".to_owned(),
             event: event.to_owned(),
             hash: String::new(),
+            trace_id: None,
             text: b"{\"seq\":1}".to_vec(),
         };
         let mut frames = Vec::new();

@@ -21,8 +21,17 @@ pub(super) struct Line {
     pub(super) time: String,
     pub(super) event: String,
     pub(super) hash: String,
+    /// In hexadecimal, if the call had one.
+    pub(super) trace_id: Option<String>,
     /// Without the newline.
     pub(super) text: Vec<u8>,
+}
+
+impl Line {
+    /// Whether something was denied, refused or rejected.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self.event.as_str(), "denied" | "refused" | "rejected")
+    }
 }
 
 /// The fields that are needed of it.
@@ -32,6 +41,7 @@ struct Head {
     time: String,
     event: String,
     hash: String,
+    trace_id: Option<String>,
 }
 
 /// What was read.
@@ -221,8 +231,8 @@ fn read_lines(open: &mut Open, next: u64, limit: usize, buffer: &mut Vec<u8>) ->
     let lines = read.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n');
     let lines = lines.filter(|line| number(line).is_none_or(|seq| seq >= next));
     let record = |text: &[u8]| {
-        let Head { seq, time, event, hash } = serde_json::from_slice(text).ok()?;
-        Some(Line { seq, time, event, hash, text: text.to_vec() })
+        let Head { seq, time, event, hash, trace_id } = serde_json::from_slice(text).ok()?;
+        Some(Line { seq, time, event, hash, trace_id, text: text.to_vec() })
     };
     let lines: Vec<_> = lines.filter_map(record).filter(|line| line.seq >= next).collect();
     Ok(if lines.is_empty() { Read::Old } else { Read::Lines(lines) })

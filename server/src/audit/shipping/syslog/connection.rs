@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt;
 use rustls::ClientConnection;
 
-use super::SyslogConfig;
+use super::super::{DestinationConfig, Protocol};
 
 /// For the connection to each address, and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,8 +35,8 @@ impl Connection {
     ///
     /// # Errors
     /// No address can be reached, or the server is another one.
-    pub(super) fn open(config: &SyslogConfig) -> io::Result<Self> {
-        let server = config.server().map_err(io::Error::other)?;
+    pub(super) fn open(config: &DestinationConfig) -> io::Result<Self> {
+        let server = config.server(Protocol::Syslog).map_err(io::Error::other)?;
         let stream = connect(server.address, server.tls.is_some())?;
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(SEND_TIMEOUT))?;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use tracing::{info, warn};
 
+use super::Protocol;
 use super::follower::{Follower, Line};
 
 /// Of the file, and more than is ever in it.
@@ -29,19 +30,24 @@ impl From<&Line> for Delivered {
 
 /// The file.
 #[derive(Debug)]
-pub(super) struct StateFile(PathBuf);
+pub(super) struct StateFile {
+    path: PathBuf,
+    /// For the log.
+    protocol: Protocol,
+}
 
 impl StateFile {
-    pub(super) fn new(path: PathBuf) -> Self {
-        Self(path)
+    pub(super) fn new(path: PathBuf, protocol: Protocol) -> Self {
+        Self { path, protocol }
     }
 
     /// The last record that was delivered of this log, whose last one has the number `last`; `None`: none is known.
     pub(super) fn read(&self, log: &Path, last: u64) -> Option<Delivered> {
+        let to = self.protocol;
         let read = match self.load() {
             Ok(read) => read?,
             Err(error) => {
-                warn!(%error, "cannot read how much of the audit log was sent to syslog: sending all that there is");
+                warn!(%error, "cannot read how much of the audit log was sent to {to}: sending all that there is");
                 return None;
             }
         };
@@ -51,19 +57,19 @@ impl StateFile {
         let is_of_log = match &there {
             Ok(batch) => read.seq <= last && batch.lines.first().is_none_or(is_same),
             Err(error) => {
-                warn!(%error, "cannot read the audit log to compare it with what was sent to syslog");
+                warn!(%error, "cannot read the audit log to compare it with what was sent to {to}");
                 true
             }
         };
         if !is_of_log {
-            info!("the audit log is another one than that which was sent to syslog: sending all that there is");
+            info!("the audit log is another one than that which was sent to {to}: sending all that there is");
         }
         is_of_log.then_some(read)
     }
 
     fn load(&self) -> io::Result<Option<Delivered>> {
         let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).map_err(io::Error::other)?;
-        let file = match OpenOptions::new().read(true).custom_flags(flags).open(&self.0) {
+        let file = match OpenOptions::new().read(true).custom_flags(flags).open(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
@@ -73,7 +79,7 @@ impl StateFile {
         let delivered = text.split_once(' ').and_then(|(seq, hash)| {
             Some(Delivered { seq: seq.parse().ok().filter(|seq| *seq < u64::MAX)?, hash: hash.trim_end().to_owned() })
         });
-        delivered.map(Some).ok_or_else(|| io::Error::other(format!("{} is damaged", self.0.display())))
+        delivered.map(Some).ok_or_else(|| io::Error::other(format!("{} is damaged", self.path.display())))
     }
 
     /// Replaces it.
@@ -81,7 +87,7 @@ impl StateFile {
     /// # Errors
     /// It is as it was.
     pub(super) fn write(&self, delivered: &Delivered) -> io::Result<()> {
-        let mut new = self.0.clone().into_os_string();
+        let mut new = self.path.clone().into_os_string();
         new.push(".new");
         // not what someone else may have put there
         match std::fs::remove_file(&new) {
@@ -91,6 +97,6 @@ impl StateFile {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         writeln!(file, "{} {}", delivered.seq, delivered.hash)?;
         file.sync_data()?;
-        std::fs::rename(new, &self.0)
+        std::fs::rename(new, &self.path)
     }
 }

@@ -1,5 +1,6 @@
-//! The `[audit.syslog]` table of the configuration.
+//! The tables `[audit.syslog]` and `[audit.otlp]` of the configuration.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,11 +13,56 @@ use telexec_executor::text::error_chain;
 use crate::invalid::InvalidSetting;
 use crate::tls::{TlsError, certificates, private_key, roots};
 
+/// How records are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Syslog,
+    /// Logs of the OpenTelemetry protocol, by gRPC.
+    Otlp,
+}
+
+/// The schemes of addresses, and ports for an example.
+struct Schemes {
+    tls: &'static str,
+    plain: &'static str,
+    ports: &'static str,
+}
+
+impl Protocol {
+    /// Of its table below `[audit]`.
+    pub(crate) fn key(self) -> &'static str {
+        match self {
+            Self::Syslog => "syslog",
+            Self::Otlp => "otlp",
+        }
+    }
+
+    fn schemes(self) -> Schemes {
+        match self {
+            Self::Syslog => Schemes { tls: "tls", plain: "tcp", ports: "usually 6514 (tls) or 601 (tcp)" },
+            Self::Otlp => Schemes { tls: "https", plain: "http", ports: "usually 4317" },
+        }
+    }
+
+    fn invalid(self, key: &str, fault: &str) -> InvalidSetting {
+        InvalidSetting(format!("audit.{}.{key}: {fault}", self.key()))
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Syslog => "syslog",
+            Self::Otlp => "the OpenTelemetry collector",
+        })
+    }
+}
+
 /// Where the records of the audit log are sent as well.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SyslogConfig {
-    /// `tls://HOST:PORT`, or `tcp://HOST:PORT` for a relay on this machine.
+pub struct DestinationConfig {
+    /// `tls://HOST:PORT` for syslog, `https://HOST:PORT` for OpenTelemetry; `tcp://` and `http://` are for this machine.
     pub address: String,
     /// The CAs of the server's certificate (PEM). Required for TLS.
     pub ca: Option<PathBuf>,
@@ -36,7 +82,7 @@ pub(super) struct Server<'a> {
     pub(super) tls: Option<(&'a Path, ServerName<'static>)>,
 }
 
-impl SyslogConfig {
+impl DestinationConfig {
     /// Its paths, to be resolved against the directory of the configuration.
     pub(crate) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         [&mut self.ca, &mut self.cert, &mut self.key].into_iter().flatten()
@@ -46,8 +92,12 @@ impl SyslogConfig {
     ///
     /// # Errors
     /// The key, and what is wrong with it.
-    pub(crate) fn check(&self) -> Result<(), InvalidSetting> {
-        let tls = self.server()?.tls;
+    pub(crate) fn check(&self, protocol: Protocol) -> Result<(), InvalidSetting> {
+        if protocol == Protocol::Otlp && !cfg!(feature = "otlp") {
+            return Err(InvalidSetting("audit.otlp: this telexecd was built without the feature otlp".to_owned()));
+        }
+        let (tls, schemes) = (self.server(protocol)?.tls, protocol.schemes());
+        let invalid = |key: &str, fault: &str| protocol.invalid(key, fault);
         let of_tls = [
             ("ca", self.ca.is_some()),
             ("cert", self.cert.is_some()),
@@ -55,14 +105,16 @@ impl SyslogConfig {
             ("server_name", self.server_name.is_some()),
         ];
         match of_tls.into_iter().find(|(_, is_set)| *is_set) {
-            Some((key, _)) if tls.is_none() => return Err(invalid(key, "requires a tls:// address")),
+            Some((key, _)) if tls.is_none() => {
+                return Err(invalid(key, &format!("requires a {}:// address", schemes.tls)));
+            }
             _ => {}
         }
         match (tls, &self.cert, &self.key) {
             (_, Some(_), None) => Err(invalid("key", "is required with cert")),
             (_, None, Some(_)) => Err(invalid("cert", "is required with key")),
             (Some((ca, _)), _, _) => {
-                let failed = |error| InvalidSetting(format!("audit.syslog: {}", error_chain(&error)));
+                let failed = |error| InvalidSetting(format!("audit.{}: {}", protocol.key(), error_chain(&error)));
                 self.tls(ca).map(drop).map_err(failed)
             }
             _ => Ok(()),
@@ -73,25 +125,30 @@ impl SyslogConfig {
     ///
     /// # Errors
     /// The key, and what is wrong with it.
-    pub(super) fn server(&self) -> Result<Server<'_>, InvalidSetting> {
+    pub(super) fn server(&self, protocol: Protocol) -> Result<Server<'_>, InvalidSetting> {
+        let Schemes { tls, plain, ports } = protocol.schemes();
+        let invalid = |key: &str, fault: &str| protocol.invalid(key, fault);
         let (is_tls, address) = match self.address.split_once("://") {
-            Some(("tls", address)) => (true, address),
-            Some(("tcp", address)) => (false, address),
+            Some((scheme, address)) if scheme == tls => (true, address),
+            Some((scheme, address)) if scheme == plain => (false, address),
             _ => {
-                let expected = "expected tls://HOST:PORT, or tcp://HOST:PORT for a relay on this machine";
-                return Err(invalid("address", expected));
+                let expected = format!("expected {tls}://HOST:PORT, or {plain}://HOST:PORT on this machine");
+                return Err(invalid("address", &expected));
             }
         };
-        let port = "expected HOST:PORT after ://, the port is usually 6514 (tls) or 601 (tcp)";
-        let host = host(address).ok_or_else(|| invalid("address", port))?;
+        let port = format!("expected HOST:PORT after ://, the port is {ports}");
+        let host = host(address).ok_or_else(|| invalid("address", &port))?;
         let is_local = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
         if !is_tls && !is_local {
-            return Err(invalid("address", "others could read and change the records on the way: use tls://"));
+            return Err(invalid(
+                "address",
+                &format!("others could read and change the records on the way: use {tls}://"),
+            ));
         }
         if !is_tls {
             return Ok(Server { address, tls: None });
         }
-        let ca = self.ca.as_deref().ok_or_else(|| invalid("ca", "is required for a tls:// address"))?;
+        let ca = self.ca.as_deref().ok_or_else(|| invalid("ca", &format!("is required for a {tls}:// address")))?;
         let name = ServerName::try_from(self.server_name.as_deref().unwrap_or(host).to_owned());
         let name = name.map_err(|_| invalid("server_name", "expected a host name or an IP address"))?;
         Ok(Server { address, tls: Some((ca, name)) })
@@ -117,10 +174,6 @@ impl SyslogConfig {
     }
 }
 
-fn invalid(key: &str, fault: &str) -> InvalidSetting {
-    InvalidSetting(format!("audit.syslog.{key}: {fault}"))
-}
-
 /// The host of `HOST:PORT`, of which an IPv6 address has brackets around it.
 fn host(address: &str) -> Option<&str> {
     let (host, port) = address.rsplit_once(':')?;
@@ -138,7 +191,9 @@ mod tests {
     use super::*;
 
     fn check(address: &str) -> Result<(), String> {
-        SyslogConfig { address: address.to_owned(), ..SyslogConfig::default() }.check().map_err(|error| error.0)
+        DestinationConfig { address: address.to_owned(), ..DestinationConfig::default() }
+            .check(Protocol::Syslog)
+            .map_err(|error| error.0)
     }
 
     #[test]
@@ -166,19 +221,23 @@ mod tests {
         ] {
             assert!(check(address).unwrap_err().starts_with("audit.syslog.address: expected "), "{address}");
         }
-        let with_ca = SyslogConfig {
+        let with_ca = DestinationConfig {
             address: "tcp://localhost:601".into(),
             ca: Some("ca.pem".into()),
-            ..SyslogConfig::default()
+            ..DestinationConfig::default()
         };
-        assert_eq!(with_ca.check().unwrap_err().0, "audit.syslog.ca: requires a tls:// address");
-        let missing = SyslogConfig {
+        assert_eq!(with_ca.check(Protocol::Syslog).unwrap_err().0, "audit.syslog.ca: requires a tls:// address");
+        let missing = DestinationConfig {
             address: "tls://logs:6514".into(),
             ca: Some("/no/ca.pem".into()),
-            ..SyslogConfig::default()
+            ..DestinationConfig::default()
         };
         assert!(
-            missing.check().unwrap_err().0.starts_with("audit.syslog: cannot read a certificate from /no/ca.pem: ")
+            missing
+                .check(Protocol::Syslog)
+                .unwrap_err()
+                .0
+                .starts_with("audit.syslog: cannot read a certificate from /no/ca.pem: ")
         );
     }
 }

@@ -1,0 +1,187 @@
+//! An OpenTelemetry collector: each record is a log record of OTLP, by gRPC, whose body is the line as it is.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use hyper_util::rt::TokioIo;
+use opentelemetry_proto::tonic::collector::logs::v1::logs_service_client::LogsServiceClient;
+use opentelemetry_proto::tonic::collector::logs::v1::{ExportLogsPartialSuccess, ExportLogsServiceRequest};
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
+use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs, SeverityNumber};
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use telexec_executor::text::printable;
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Runtime};
+use tokio_rustls::TlsConnector;
+use tonic::transport::{Channel, Endpoint};
+use tower::service_fn;
+use tracing::warn;
+
+use super::follower::Line;
+use super::state::Delivered;
+use super::{Destination, DestinationConfig, Protocol, Requests, Unsent};
+use crate::hostname::hostname;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// For the acknowledgement of records.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A connection is closed when there was nothing to send for this long.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between two notes of what was delivered: after a crash, the records of this time are sent again.
+const NOTE_INTERVAL: Duration = Duration::from_secs(5);
+/// Of the reasons of collectors.
+const MAX_REASON_BYTES: usize = 512;
+
+pub(super) struct Otlp {
+    config: DestinationConfig,
+    runtime: Runtime,
+    resource: Resource,
+}
+
+impl Otlp {
+    /// # Errors
+    /// The system refuses it.
+    pub(super) fn new(config: DestinationConfig) -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let attributes = [
+            ("service.name", "telexecd".to_owned()),
+            ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("host.name", hostname()),
+        ];
+        let attributes = attributes.into_iter().map(|(key, value)| attribute(key, Value::StringValue(value)));
+        let resource = Resource { attributes: attributes.collect(), ..Resource::default() };
+        Ok(Self { config, runtime, resource })
+    }
+
+    /// Sends records. Returns how many of them the collector rejects for good, and why.
+    fn export(&self, client: &mut LogsServiceClient<Channel>, lines: &[Line]) -> io::Result<Option<Rejected>> {
+        let scope = InstrumentationScope { name: "telexec.audit".to_owned(), ..InstrumentationScope::default() };
+        let records = lines.iter().map(log_record).collect();
+        let scoped = ScopeLogs { scope: Some(scope), log_records: records, ..ScopeLogs::default() };
+        let resource = Some(self.resource.clone());
+        let logs = ResourceLogs { resource, scope_logs: vec![scoped], ..ResourceLogs::default() };
+        let mut request = tonic::Request::new(ExportLogsServiceRequest { resource_logs: vec![logs] });
+        request.set_timeout(EXPORT_TIMEOUT);
+        let exported =
+            self.runtime.block_on(async { tokio::time::timeout(EXPORT_TIMEOUT, client.export(request)).await });
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the collector does not acknowledge the records");
+        let response = exported.map_err(late)?.map_err(io::Error::other)?.into_inner();
+        let rejected =
+            response.partial_success.map(|ExportLogsPartialSuccess { rejected_log_records, error_message }| Rejected {
+                records: u64::try_from(rejected_log_records).unwrap_or(0),
+                reason: shown(&error_message),
+            });
+        Ok(rejected.filter(|rejected| rejected.records > 0))
+    }
+}
+
+/// Records that a collector does not take, whenever they are sent.
+struct Rejected {
+    records: u64,
+    reason: String,
+}
+
+impl Destination for Otlp {
+    fn send_all(&mut self, unsent: &mut Unsent, requests: &mut Requests<'_>) -> io::Result<bool> {
+        let mut batch = unsent.next_batch()?;
+        if batch.is_empty() {
+            return Ok(false);
+        }
+        let channel = self.runtime.block_on(connect(&self.config))?;
+        let (mut client, mut noted) = (LogsServiceClient::new(channel), Instant::now());
+        while let Some(last) = batch.last().map(Delivered::from) {
+            if let Some(Rejected { records, reason }) = self.export(&mut client, &batch)? {
+                unsent.lost(records);
+                warn!(records, reason, "the collector rejects records of the audit log: they are not sent again");
+            }
+            unsent.note_delivered(last);
+            if noted.elapsed() > NOTE_INTERVAL {
+                unsent.note();
+                noted = Instant::now();
+            }
+            batch = unsent.wait_for_batch(Instant::now() + IDLE_TIMEOUT, requests)?;
+        }
+        unsent.note();
+        Ok(true)
+    }
+}
+
+/// Connects, and checks the collector's certificate. Without TLS only to this machine.
+async fn connect(config: &DestinationConfig) -> io::Result<Channel> {
+    let server = config.server(Protocol::Otlp).map_err(io::Error::other)?;
+    let tls = match server.tls {
+        Some((ca, name)) => {
+            let mut tls = rustls::ClientConfig::clone(&*config.tls(ca).map_err(io::Error::other)?);
+            tls.alpn_protocols = vec![b"h2".to_vec()];
+            Some((TlsConnector::from(Arc::new(tls)), name))
+        }
+        None => None,
+    };
+    let address: Arc<str> = server.address.into();
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let origin = format!("{scheme}://{address}").parse().map_err(io::Error::other)?;
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(io::Error::other)?;
+    let endpoint = endpoint.origin(origin).connect_timeout(CONNECT_TIMEOUT);
+    let connector = service_fn(move |_| {
+        let (address, tls) = (Arc::clone(&address), tls.clone());
+        async move {
+            let stream = dial(&address, tls.is_some()).await?;
+            stream.set_nodelay(true)?;
+            let stream: Box<dyn crate::handshake::Stream> = match tls {
+                Some((tls, name)) => Box::new(tls.connect(name, stream).await?),
+                None => Box::new(stream),
+            };
+            Ok::<_, io::Error>(TokioIo::new(stream))
+        }
+    });
+    let connected = tokio::time::timeout(CONNECT_TIMEOUT, endpoint.connect_with_connector(connector)).await;
+    connected.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "no connection in time"))?.map_err(io::Error::other)
+}
+
+async fn dial(address: &str, is_tls: bool) -> io::Result<TcpStream> {
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address, or none on this machine");
+    for address in tokio::net::lookup_host(address).await?.filter(|address| is_tls || address.ip().is_loopback()) {
+        match TcpStream::connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+fn log_record(line: &Line) -> LogRecord {
+    let (severity, severity_text) = match line.is_refusal() {
+        true => (SeverityNumber::Warn, "WARN"),
+        false => (SeverityNumber::Info, "INFO"),
+    };
+    let text = String::from_utf8_lossy(&line.text).into_owned();
+    let trace_id = line.trace_id.as_deref().and_then(|id| u128::from_str_radix(id, 16).ok());
+    LogRecord {
+        time_unix_nano: humantime::parse_rfc3339(&line.time).map_or(0, since_epoch),
+        observed_time_unix_nano: since_epoch(SystemTime::now()),
+        severity_number: severity.into(),
+        severity_text: severity_text.to_owned(),
+        event_name: format!("telexec.audit.{}", line.event),
+        body: Some(AnyValue { value: Some(Value::StringValue(text)) }),
+        attributes: vec![attribute("telexec.audit.seq", Value::IntValue(i64::try_from(line.seq).unwrap_or(i64::MAX)))],
+        trace_id: trace_id.map(|id| id.to_be_bytes().to_vec()).unwrap_or_default(),
+        ..LogRecord::default()
+    }
+}
+
+fn attribute(key: &str, value: Value) -> KeyValue {
+    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }), ..KeyValue::default() }
+}
+
+/// In nanoseconds.
+fn since_epoch(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn shown(reason: &str) -> String {
+    let end = reason.floor_char_boundary(MAX_REASON_BYTES);
+    printable(reason.get(..end).unwrap_or_default())
+}
