@@ -15,6 +15,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpStream, lookup_host};
+use tokio::time::{Instant, timeout_at};
 
 use crate::error::{Source, find};
 use crate::tls::{Handshake, LoadError};
@@ -66,12 +67,13 @@ pub(crate) struct Connector {
 impl Connector {
     pub(crate) async fn connect(&self) -> Result<Box<dyn Duplex>, ConnectError> {
         let limit = self.options.connect_timeout;
-        let handshake = match tokio::time::timeout(limit, self.handshake()).await {
+        let until = Instant::now() + limit;
+        let handshake = match timeout_at(until, self.handshake()).await {
             Ok(handshake) => handshake?,
             // not the agent
-            Err(_) => return Err(self.without_credentials(format!("no answer within {limit:?}"))),
+            Err(_) => return Err(self.no_workload_api(format!("no answer within {limit:?}"))),
         };
-        match tokio::time::timeout(limit, self.dial(handshake)).await {
+        match timeout_at(until, self.dial(handshake)).await {
             Ok(connected) => connected,
             Err(_) => Err(self.unreachable(format!("no answer within {limit:?}"))),
         }
@@ -192,12 +194,12 @@ impl Connector {
                 ConnectError::WorkloadApi { endpoint, is_temporary: false, source: source.into() }
             }
             #[cfg(feature = "spiffe")]
-            LoadError::NoWorkloadApi(source) => self.without_credentials(source),
-            LoadError::Name(text) => self.untrusted(text),
+            LoadError::NoWorkloadApi(source) => self.no_workload_api(source),
+            LoadError::Name(reason) => ConnectError::ServerName { endpoint, reason },
         }
     }
 
-    fn without_credentials(&self, source: impl Into<Source>) -> ConnectError {
+    fn no_workload_api(&self, source: impl Into<Source>) -> ConnectError {
         let endpoint = self.name.to_string();
         ConnectError::WorkloadApi { endpoint, is_temporary: true, source: source.into().into() }
     }

@@ -40,7 +40,7 @@ pub enum ConnectError {
     WorkloadApi {
         /// What was to be reached.
         endpoint: String,
-        /// Whether it may go by itself, as when the API is being restarted.
+        /// Whether a retry may succeed, as when the API is restarting.
         is_temporary: bool,
         /// The cause.
         source: Cause,
@@ -62,6 +62,14 @@ pub enum ConnectError {
         endpoint: String,
         /// The cause.
         source: Cause,
+    },
+    /// What is expected in the agent's certificate cannot be in one, or no CA can vouch for it.
+    #[error("server_name: {reason}")]
+    ServerName {
+        /// What was to be reached.
+        endpoint: String,
+        /// What is wrong.
+        reason: String,
     },
     /// This side refused the agent's certificate, or the agent this side's.
     #[error("TLS authentication with {endpoint} failed")]
@@ -105,6 +113,7 @@ impl From<ConnectError> for ExecutorError {
             }
             ConnectError::TlsRequired { ref endpoint }
             | ConnectError::Credentials { ref endpoint, .. }
+            | ConnectError::ServerName { ref endpoint, .. }
             | ConnectError::WorkloadApi { ref endpoint, .. } => {
                 Self::Untrusted { endpoint: endpoint.clone(), source: error.into() }
             }

@@ -38,12 +38,12 @@ pub enum InvalidWorkloadApi {
         source: Option<EndpointError>,
     },
     /// The SPIFFE ID.
-    #[error("id: {id:?}: expected a SPIFFE ID, such as spiffe://example.org/ops/anna")]
+    #[error("id: {id:?}: expected a SPIFFE ID with a path, such as spiffe://example.org/telexec/web1")]
     Id {
         /// As given.
         id: String,
-        /// The cause.
-        source: SpiffeIdError,
+        /// The cause; `None`: it has no path.
+        source: Option<SpiffeIdError>,
     },
 }
 
@@ -54,6 +54,12 @@ pub enum WorkloadApiError {
     /// It did not answer.
     #[error("the SPIFFE Workload API at {socket} did not answer within {} s", TIMEOUT.as_secs())]
     Timeout {
+        /// Its address.
+        socket: String,
+    },
+    /// It should have issued a new SVID by now.
+    #[error("the SPIFFE Workload API at {socket} has not renewed the X.509-SVID")]
+    NotRenewed {
         /// Its address.
         socket: String,
     },
@@ -84,9 +90,9 @@ pub enum WorkloadApiError {
 }
 
 impl WorkloadApiError {
-    /// Whether it may go by itself, as when the API is being restarted.
+    /// Whether a retry may succeed, as when the API is restarting.
     pub fn is_temporary(&self) -> bool {
-        matches!(self, Self::Timeout { .. } | Self::Failed { .. })
+        matches!(self, Self::Timeout { .. } | Self::NotRenewed { .. } | Self::Failed { .. })
     }
 }
 
@@ -103,9 +109,7 @@ impl WorkloadApi {
         if matches!(&endpoint, Endpoint::Tcp { host, .. } if !host.is_loopback()) {
             return Err(invalid(None));
         }
-        let id = id
-            .map(|id| SpiffeId::new(id).map_err(|source| InvalidWorkloadApi::Id { id: id.to_owned(), source }))
-            .transpose()?;
+        let id = id.map(workload_id).transpose()?;
         Ok(Self { socket: socket.to_owned(), endpoint, id })
     }
 
@@ -160,6 +164,11 @@ impl WorkloadApi {
         WorkloadApiError::Timeout { socket: self.socket.clone() }
     }
 
+    /// The error of an API that does not issue the next SVID in time.
+    pub fn not_renewed(&self) -> WorkloadApiError {
+        WorkloadApiError::NotRenewed { socket: self.socket.clone() }
+    }
+
     fn ended(&self) -> WorkloadApiError {
         WorkloadApiError::Failed {
             socket: self.socket.clone(),
@@ -183,6 +192,12 @@ impl fmt::Display for WorkloadApi {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.socket)
     }
+}
+
+fn workload_id(id: &str) -> Result<SpiffeId, InvalidWorkloadApi> {
+    let invalid = |source| InvalidWorkloadApi::Id { id: id.to_owned(), source };
+    let parsed = SpiffeId::new(id).map_err(|source| invalid(Some(source)))?;
+    if parsed.path().is_empty() { Err(invalid(None)) } else { Ok(parsed) }
 }
 
 fn root_cause<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
@@ -220,7 +235,7 @@ mod tests {
     fn ids_are_spiffe_ids() {
         let id = |id| WorkloadApi::new("unix:///a", Some(id)).map(drop);
         assert!(id("spiffe://example.org/ops/anna").is_ok());
-        for malformed in ["anna", "https://example.org/anna", "spiffe://a/../b", ""] {
+        for malformed in ["anna", "https://example.org/anna", "spiffe://a/../b", "spiffe://a", ""] {
             assert!(matches!(id(malformed), Err(InvalidWorkloadApi::Id { .. })), "{malformed:?}");
         }
     }

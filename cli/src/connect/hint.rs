@@ -188,9 +188,9 @@ fn tls_hint(error: &rustls::Error) -> Option<&'static str> {
         rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => {
             Some("get a new certificate for --cert, and check the clocks of both machines")
         }
-        rustls::Error::AlertReceived(AlertDescription::CertificateUnknown) => {
-            Some("the agent's log says which name; [identities] in its configuration says which CA may issue it")
-        }
+        rustls::Error::AlertReceived(AlertDescription::CertificateUnknown) => Some(
+            "the agent's log says which name; [identities] in its configuration says which CA may issue it, or [spiffe] who may call",
+        ),
         rustls::Error::AlertReceived(AlertDescription::AccessDenied) => None,
         rustls::Error::AlertReceived(_) => {
             Some("--cert must be a valid client certificate from a CA that the agent trusts")
@@ -215,7 +215,7 @@ fn spiffe_hint(error: &rustls::Error) -> Option<&'static str> {
             Some("the agent cannot renew it: see its log, and check this machine's clock")
         }
         rustls::Error::AlertReceived(AlertDescription::CertificateUnknown) => Some(
-            "the agent's log says why: your SPIFFE ID matches none of callers in its [spiffe], or your trust domain is not federated with the agent's",
+            "the agent's log says why: your SPIFFE ID matches no pattern in callers of its [spiffe], or your trust domain is not federated with the agent's",
         ),
         rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => Some(
             "the Workload API has issued an expired certificate: see its log, and check the clocks of both machines",
@@ -223,6 +223,7 @@ fn spiffe_hint(error: &rustls::Error) -> Option<&'static str> {
         rustls::Error::AlertReceived(AlertDescription::UnknownCA | AlertDescription::DecryptError) => {
             Some("the agent's trust bundle does not have the CA of your certificate")
         }
+        rustls::Error::InvalidMessage(_) => Some(PLAIN),
         _ => None,
     }
 }

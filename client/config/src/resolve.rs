@@ -149,7 +149,7 @@ impl Config {
         let credentials = Some(self.credentials_of(named, args)).filter(|_| is_tcp).unwrap_or_default();
         let access_token = credentials.access_token.clone();
         if is_tcp && args.credentials().spiffe_id.is_some() && credentials.spiffe_socket.is_none() {
-            return Err(ConfigError::new("--spiffe-id requires --spiffe-socket"));
+            return Err(ConfigError::new("spiffe_id requires spiffe_socket"));
         }
         let options = ConnectOptions {
             tls: tls(credentials)?,
@@ -251,7 +251,7 @@ fn tls(credentials: Credentials) -> Result<Option<TlsOptions>, ConfigError> {
                 "spiffe_socket and {} exclude each other: the Workload API has certificates and CAs",
                 given.join(", ")
             );
-            return Err(ConfigError::new(text).with_hint(Some("see telexec config show".to_owned())));
+            return Err(ConfigError::new(text));
         }
         let api = WorkloadApi::new(&socket, spiffe_id.as_deref());
         let api = api.map_err(|error| ConfigError::new(format!("spiffe_{error}")))?;
@@ -260,6 +260,10 @@ fn tls(credentials: Credentials) -> Result<Option<TlsOptions>, ConfigError> {
     match (cert, key, ca) {
         (None, None, None) if access_token.is_some() => {
             Err(ConfigError::new("an access token needs --ca: it is sent by TLS only"))
+        }
+        (None, None, None) if spiffe_id.is_some() => Err(ConfigError::new("spiffe_id requires spiffe_socket")),
+        (None, None, None) if server_name.as_deref().is_some_and(|name| name.starts_with("spiffe://")) => {
+            Err(ConfigError::new("a SPIFFE ID as server_name requires spiffe_socket, or cert, key and ca"))
         }
         (None, None, None) => Ok(None),
         (Some(cert), Some(key), Some(ca)) => Ok(Some(TlsOptions { server_name, ..TlsOptions::new(cert, key, ca) })),

@@ -38,7 +38,7 @@ pub struct TlsOptions {
     /// Where they are from.
     pub credentials: TlsCredentials,
     /// The name to expect in the agent's certificate: a DNS name, an IP address, or with the feature `spiffe` a SPIFFE ID
-    /// (`spiffe://example.org/agents/web-1`). `{host}` in it is replaced by the target's host. Default: the target's host.
+    /// (`spiffe://example.org/agents/web-1`). `{host}` in it is replaced by the target's host. Default: the host.
     pub server_name: Option<String>,
 }
 
@@ -137,7 +137,7 @@ impl TlsOptions {
                 let domain = issued.id.trust_domain();
                 let roots = |domain: &TrustDomain| {
                     let text = format!(
-                        "there is no trust bundle of {domain}, the trust domain of the agent's SPIFFE ID: check --server-name, or \
+                        "there is no trust bundle of {domain}, the trust domain of the agent's SPIFFE ID: check server_name, or \
                          federate the registration entry of {} with it",
                         issued.id
                     );
@@ -207,8 +207,9 @@ impl Verifier {
     /// Of an agent with this SPIFFE ID. `roots` are the CAs of its trust domain.
     #[cfg(feature = "spiffe")]
     fn of_id(id: &str, roots: impl FnOnce(&SpiffeId) -> Result<RootCertStore, LoadError>) -> Result<Self, LoadError> {
-        let malformed =
-            |reason: &dyn fmt::Display| LoadError::Name(format!("server_name: {id:?} is not a SPIFFE ID: {reason}"));
+        let malformed = |reason: &dyn fmt::Display| {
+            LoadError::Name(format!("{id:?} is not a SPIFFE ID: {reason}; the only placeholder is {{host}}"))
+        };
         let id = SpiffeId::new(id).map_err(|error| malformed(&error))?;
         if id.path().is_empty() {
             return Err(malformed(&"it has no path"));

@@ -112,7 +112,8 @@ impl AgentCollector {
             encoder.gauge(failing_name, &help, f64::from(u8::from(failing)))?;
             let help = format!("Records that are not known to have been delivered to {protocol}");
             encoder.gauge(pending_name, &help, pending as f64)?;
-            let help = format!("Records that were removed before they were sent to {protocol}, or that it rejected");
+            let help =
+                format!("Records that will never reach {protocol}: they were removed before, or it rejected them");
             encoder.counter(lost_name, &help, lost as f64)?;
         }
         Ok(())

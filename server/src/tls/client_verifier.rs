@@ -37,9 +37,7 @@ impl ClientVerifier {
         self.chains.verify_client_cert(der, intermediates, now)?;
         self.ca_names.as_ref().map_or(Ok(()), |ca_names| ca_names.check(Some(identity), der, intermediates, now))
     }
-}
 
-impl ClientVerifier {
     /// Verifies what does not depend on the time and the CA, of a certificate that has expired.
     ///
     /// # Errors

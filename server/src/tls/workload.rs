@@ -119,6 +119,9 @@ impl WorkloadCertificates {
             match tokio::time::timeout(self.overdue(), issued.next()).await {
                 Ok(Some(next)) => self.replace(next?),
                 Ok(None) => return Ok(()),
+                // asked again for another: this one is unusable
+                Err(_) if self.current().own.is_none() && lock(&self.0.state).loaded.is_some() => return Ok(()),
+                Err(_) if self.current().own.is_some() => return Err(api.not_renewed()),
                 Err(_) => return Err(api.silent()),
             }
         }
@@ -136,7 +139,7 @@ impl WorkloadCertificates {
         {
             let mut state = lock(&self.0.state);
             if state.loaded.as_ref() == Some(&loaded) {
-                state.failure = None;
+                state.failure.take_if(|_| self.current().own.is_some());
                 return;
             }
         }

@@ -16,7 +16,7 @@ async fn bad_settings_are_named() {
         (format!("{socket}callers = [\"*\"]"), "spiffe.callers: \"*\": expected a pattern that begins with spiffe://"),
         (format!("{socket}callers = [\"spiffe://[\"]"), "spiffe.callers: \"spiffe://[\": "),
         (format!("{socket}{callers}caller = 1"), "unknown field `caller`: did you mean `callers`?"),
-        (format!("{socket}{callers}id = \"web\""), "spiffe.id: \"web\": expected a SPIFFE ID, such as spiffe://"),
+        (format!("{socket}{callers}id = \"web\""), "spiffe.id: \"web\": expected a SPIFFE ID with a path"),
         (format!("{callers}socket = \"/run/api.sock\""), "spiffe.socket: \"/run/api.sock\": expected unix:///PATH"),
         (format!("{callers}socket = \"tcp://192.0.2.1:1\""), "with a loopback address"),
         (format!("{socket}{callers}call_grace = \"x\""), "call_grace: invalid value, expected a duration"),

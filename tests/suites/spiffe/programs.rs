@@ -118,10 +118,14 @@ async fn the_program_gets_an_svid_by_flag_variable_or_configuration() {
         (
             &["--spiffe-socket", &bob.socket(), "--server-name", &id, uri],
             &[],
-            "your SPIFFE ID matches none of callers in its [spiffe]",
+            "your SPIFFE ID matches no pattern in callers of its [spiffe]",
         ),
         (&["--spiffe-socket", "/x", uri], &[], "spiffe_socket: \"/x\": expected unix:///PATH"),
-        (&["--spiffe-socket", &socket, "--spiffe-id", "anna", uri], &[], "spiffe_id: \"anna\": expected a SPIFFE ID"),
+        (
+            &["--spiffe-socket", &socket, "--spiffe-id", "anna", uri],
+            &[],
+            "spiffe_id: \"anna\": expected a SPIFFE ID with a path",
+        ),
         (
             &["--spiffe-socket", &socket, "--spiffe-id", "spiffe://example.org/b", uri],
             &[],
@@ -133,7 +137,7 @@ async fn the_program_gets_an_svid_by_flag_variable_or_configuration() {
             "cannot get an X.509-SVID for tcp://127.0.0.1",
         ),
         (&["--spiffe-socket", &socket, "--ca", "/x", uri], &[], "spiffe_socket and ca exclude each other"),
-        (&["--spiffe-id", "spiffe://example.org/b", uri], &[], "--spiffe-id requires --spiffe-socket"),
+        (&["--spiffe-id", "spiffe://example.org/b", uri], &[], "spiffe_id requires spiffe_socket"),
     ] {
         let (stdout, stderr) = exec(args, environment).await;
         assert!(stdout.is_empty() && stderr.contains(reason), "{args:?}: {stderr}");

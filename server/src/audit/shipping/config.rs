@@ -106,7 +106,7 @@ impl DestinationConfig {
         ];
         match of_tls.into_iter().find(|(_, is_set)| *is_set) {
             Some((key, _)) if tls.is_none() => {
-                return Err(invalid(key, &format!("requires a {}:// address", schemes.tls)));
+                return Err(invalid(key, &format!("requires {}://", schemes.tls)));
             }
             _ => {}
         }
@@ -136,7 +136,7 @@ impl DestinationConfig {
                 return Err(invalid("address", &expected));
             }
         };
-        let port = format!("expected HOST:PORT after ://, the port is {ports}");
+        let port = format!("expected HOST:PORT and nothing else after ://; the port is {ports}");
         let host = host(address).ok_or_else(|| invalid("address", &port))?;
         let is_local = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
         if !is_tls && !is_local {
@@ -148,7 +148,7 @@ impl DestinationConfig {
         if !is_tls {
             return Ok(Server { address, tls: None });
         }
-        let ca = self.ca.as_deref().ok_or_else(|| invalid("ca", &format!("is required for a {tls}:// address")))?;
+        let ca = self.ca.as_deref().ok_or_else(|| invalid("ca", &format!("is required with {tls}://")))?;
         let name = ServerName::try_from(self.server_name.as_deref().unwrap_or(host).to_owned());
         let name = name.map_err(|_| invalid("server_name", "expected a host name or an IP address"))?;
         Ok(Server { address, tls: Some((ca, name)) })
@@ -202,10 +202,7 @@ mod tests {
             check(address).unwrap();
         }
         assert!(check("tcp://logs.example.org:601").unwrap_err().ends_with("use tls://"));
-        assert_eq!(
-            check("tls://logs.example.org:6514").unwrap_err(),
-            "audit.syslog.ca: is required for a tls:// address"
-        );
+        assert_eq!(check("tls://logs.example.org:6514").unwrap_err(), "audit.syslog.ca: is required with tls://");
     }
 
     #[test]
@@ -226,7 +223,7 @@ mod tests {
             ca: Some("ca.pem".into()),
             ..DestinationConfig::default()
         };
-        assert_eq!(with_ca.check(Protocol::Syslog).unwrap_err().0, "audit.syslog.ca: requires a tls:// address");
+        assert_eq!(with_ca.check(Protocol::Syslog).unwrap_err().0, "audit.syslog.ca: requires tls://");
         let missing = DestinationConfig {
             address: "tls://logs:6514".into(),
             ca: Some("/no/ca.pem".into()),

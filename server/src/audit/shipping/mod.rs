@@ -11,7 +11,7 @@ mod state;
 mod syslog;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -91,13 +91,12 @@ impl Shipper {
     pub(super) fn start(protocol: Protocol, config: DestinationConfig, path: &Path, last: u64) -> io::Result<Self> {
         let status = Arc::new(Status::default());
         let is_asked = Arc::new(AtomicBool::new(false));
-        let address = config.address.clone();
-        let (status_file, shared) = (Arc::clone(&status), Arc::clone(&is_asked));
-        let unsent = Unsent::new(protocol, address, path, last, status_file, shared);
+        let shared = (Arc::clone(&status), Arc::clone(&is_asked));
+        let unsent = Unsent::new(protocol, config.address.clone(), path, last, shared);
         let destination: Box<dyn Destination> = match protocol {
             Protocol::Syslog => Box::new(syslog::Syslog::new(config)),
             #[cfg(feature = "otlp")]
-            Protocol::Otlp => Box::new(otlp::Otlp::new(config)?),
+            Protocol::Otlp => Box::new(otlp::Otlp::new(config)),
             #[cfg(not(feature = "otlp"))]
             Protocol::Otlp => return Err(io::ErrorKind::Unsupported.into()),
         };
@@ -146,15 +145,15 @@ fn run(mut destination: Box<dyn Destination>, mut unsent: Unsent, received: &Rec
             // there may be more
             Ok(true) => {}
             // until there is something new
-            Ok(false) => requests.next(None),
-            Err(_) => requests.wait(unsent.retry),
+            Ok(false) => requests.wait_for_next(None),
+            Err(_) => requests.pause(unsent.next_retry()),
         }
     }
     if let Some(Some(reply)) = requests.closing.take() {
         requests.closing = Some(None);
         // if it fails, the next agent sends them
         let _ = destination.send_all(&mut unsent, &mut requests);
-        unsent.note();
+        unsent.save();
         // it may be that nobody waits any more
         let _ = reply.send(());
     }
@@ -169,7 +168,7 @@ struct Requests<'a> {
 
 impl Requests<'_> {
     /// Waits for a request, or for this long.
-    fn next(&mut self, wait: Option<Duration>) {
+    fn wait_for_next(&mut self, wait: Option<Duration>) {
         let request = match wait {
             None => self.received.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(wait) => self.received.recv_timeout(wait),
@@ -182,11 +181,11 @@ impl Requests<'_> {
     }
 
     /// Waits for this long, whatever is to be sent, or until it is asked to close.
-    fn wait(&mut self, wait: Duration) {
+    fn pause(&mut self, wait: Duration) {
         let until = Instant::now() + wait;
         loop {
             let rest = until.saturating_duration_since(Instant::now());
-            self.next(Some(rest));
+            self.wait_for_next(Some(rest));
             if self.closing.is_some() || rest.is_zero() {
                 return;
             }
@@ -201,12 +200,14 @@ struct Unsent {
     address: String,
     follower: Follower,
     state: StateFile,
-    /// The last record that was delivered; `None`: none is known.
-    delivered: Option<Delivered>,
-    /// Where to start again while nothing has been delivered.
-    first: Option<u64>,
-    /// Until the next attempt, after one that fails.
+    /// The last record that was delivered, or the one before the first that is to be.
+    delivered: Delivered,
+    /// The number of the record in the file.
+    saved: Option<u64>,
+    /// Until the next attempt, after the next one that fails.
     retry: Duration,
+    /// Records were delivered since the last failure.
+    is_working: bool,
     /// Of the last attempt, which is logged once.
     last_error: String,
     status: Arc<Status>,
@@ -219,28 +220,33 @@ impl Unsent {
         address: String,
         path: &Path,
         last: u64,
-        status: Arc<Status>,
-        is_asked: Arc<AtomicBool>,
+        (status, is_asked): (Arc<Status>, Arc<AtomicBool>),
     ) -> Self {
-        let state = StateFile::new(state_name(protocol, path), protocol);
-        let delivered = state.read(path, last);
-        status.delivered.store(delivered.as_ref().map_or(0, |delivered| delivered.seq), Ordering::Relaxed);
-        Self {
+        let state = StateFile::new(files::shipped_name(path, protocol.key()), protocol);
+        let known = state.read(path, last);
+        let saved = known.as_ref().map(|delivered| delivered.seq);
+        let delivered = known.unwrap_or_else(|| Delivered::before_first_of(path));
+        status.delivered.store(delivered.seq, Ordering::Relaxed);
+        let mut this = Self {
             protocol,
             address,
-            follower: Follower::new(path.to_owned(), delivered.as_ref().map(|delivered| delivered.seq + 1)),
+            follower: Follower::new(path.to_owned(), Some(delivered.seq + 1)),
             state,
+            saved,
             delivered,
-            first: None,
             retry: MIN_RETRY,
+            is_working: false,
             last_error: String::new(),
             status,
             is_asked,
-        }
+        };
+        // what is removed before any of it is delivered is missing, too
+        this.save();
+        this
     }
 
-    /// Records will never be delivered.
-    fn lost(&self, records: u64) {
+    /// Counts records that will never be delivered.
+    fn count_lost(&self, records: u64) {
         self.status.lost.fetch_add(records, Ordering::Relaxed);
     }
 
@@ -249,14 +255,13 @@ impl Unsent {
         self.is_asked.store(false, Ordering::Release);
         let read = self.follower.read()?;
         if read.lost > 0 {
-            self.lost(read.lost);
+            self.count_lost(read.lost);
             let (records, to) = (read.lost, self.protocol);
             warn!(
                 records,
                 "records of the audit log were removed before they were known to be delivered to {to}: increase audit.keep"
             );
         }
-        self.first = self.first.or(read.lines.first().map(|line| line.seq));
         Ok(read.lines)
     }
 
@@ -271,7 +276,7 @@ impl Unsent {
             if !batch.is_empty() || requests.closing.is_some() {
                 return Ok(batch);
             }
-            requests.next(Some(rest));
+            requests.wait_for_next(Some(rest));
         }
     }
 
@@ -281,40 +286,50 @@ impl Unsent {
     }
 
     /// All records to this one were delivered.
-    fn note_delivered(&mut self, last: Delivered) {
+    fn delivered(&mut self, last: Delivered) {
         self.retry = MIN_RETRY;
         self.last_error.clear();
-        if self.status.failing.swap(false, Ordering::Relaxed) {
-            info!(address = self.address, "the audit log is sent to {} again", self.protocol);
+        self.status.failing.store(false, Ordering::Relaxed);
+        if !self.is_working {
+            info!(address = self.address, "the audit log is sent to {}", self.protocol);
+            self.is_working = true;
         }
         self.status.delivered.store(last.seq, Ordering::Relaxed);
-        self.delivered = Some(last);
+        self.delivered = last;
     }
 
     /// Writes the last record that was delivered to the file, for the next agent.
-    fn note(&mut self) {
-        let Some(delivered) = &self.delivered else { return };
-        if let Err(error) = self.state.write(delivered) {
-            let to = self.protocol;
-            warn!(%error, "cannot note how much of the audit log was sent to {to}: the next agent sends it again");
+    fn save(&mut self) {
+        if self.saved == Some(self.delivered.seq) {
+            return;
         }
+        match self.state.write(&self.delivered) {
+            Ok(()) => self.saved = Some(self.delivered.seq),
+            Err(error) => {
+                let to = self.protocol;
+                warn!(%error, "cannot save how much of the audit log was sent to {to}: the next agent sends it again");
+            }
+        }
+    }
+
+    /// How long to wait after a failure: longer each time.
+    fn next_retry(&mut self) -> Duration {
+        let retry = self.retry;
+        self.retry = (retry * 2).min(MAX_RETRY);
+        retry
     }
 
     /// Goes back to the last record that was delivered.
     fn failed(&mut self, error: &io::Error) {
         self.status.failing.store(true, Ordering::Relaxed);
+        self.is_working = false;
         let text = error_chain(error);
         if self.last_error != text {
             let (address, to) = (&self.address, self.protocol);
             warn!(error = text, address, "the audit log cannot be sent to {to}: its records are sent later");
             self.last_error = text;
         }
-        self.retry = (self.retry * 2).min(MAX_RETRY);
-        self.follower.seek(self.delivered.as_ref().map(|delivered| delivered.seq + 1).or(self.first));
+        self.save();
+        self.follower.seek(self.delivered.seq + 1);
     }
-}
-
-/// The file with the last record that was delivered.
-fn state_name(protocol: Protocol, path: &Path) -> PathBuf {
-    files::shipped_name(path, protocol.key())
 }

@@ -1,5 +1,6 @@
 //! An OpenTelemetry collector: each record is a log record of OTLP, by gRPC, whose body is the line as it is.
 
+use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -15,6 +16,7 @@ use telexec_executor::text::printable;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio_rustls::TlsConnector;
+use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 use tracing::warn;
@@ -29,52 +31,22 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection is closed when there was nothing to send for this long.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two notes of what was delivered: after a crash, the records of this time are sent again.
-const NOTE_INTERVAL: Duration = Duration::from_secs(5);
+/// Between two exports.
+const SETTLE_DELAY: Duration = Duration::from_millis(1);
+/// After a crash, the records of this time are sent again.
+const SAVE_INTERVAL: Duration = Duration::from_secs(5);
+/// Of records that are sent at once after a failure: they have to be acknowledged in time, and not to be too large for the collector.
+const MIN_BATCH_BYTES: usize = 64 * 1024;
 /// Of the reasons of collectors.
 const MAX_REASON_BYTES: usize = 512;
 
 pub(super) struct Otlp {
     config: DestinationConfig,
-    runtime: Runtime,
     resource: Resource,
-}
-
-impl Otlp {
-    /// # Errors
-    /// The system refuses it.
-    pub(super) fn new(config: DestinationConfig) -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        let attributes = [
-            ("service.name", "telexecd".to_owned()),
-            ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
-            ("host.name", hostname()),
-        ];
-        let attributes = attributes.into_iter().map(|(key, value)| attribute(key, Value::StringValue(value)));
-        let resource = Resource { attributes: attributes.collect(), ..Resource::default() };
-        Ok(Self { config, runtime, resource })
-    }
-
-    /// Sends records. Returns how many of them the collector rejects for good, and why.
-    fn export(&self, client: &mut LogsServiceClient<Channel>, lines: &[Line]) -> io::Result<Option<Rejected>> {
-        let scope = InstrumentationScope { name: "telexec.audit".to_owned(), ..InstrumentationScope::default() };
-        let records = lines.iter().map(log_record).collect();
-        let scoped = ScopeLogs { scope: Some(scope), log_records: records, ..ScopeLogs::default() };
-        let resource = Some(self.resource.clone());
-        let logs = ResourceLogs { resource, scope_logs: vec![scoped], ..ResourceLogs::default() };
-        let mut request = tonic::Request::new(ExportLogsServiceRequest { resource_logs: vec![logs] });
-        request.set_timeout(EXPORT_TIMEOUT);
-        let exported =
-            self.runtime.block_on(async { tokio::time::timeout(EXPORT_TIMEOUT, client.export(request)).await });
-        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the collector does not acknowledge the records");
-        let response = exported.map_err(late)?.map_err(io::Error::other)?.into_inner();
-        let rejected =
-            response.partial_success.map(|ExportLogsPartialSuccess { rejected_log_records, error_message }| Rejected {
-                records: u64::try_from(rejected_log_records).unwrap_or(0),
-                reason: shown(&error_message),
-            });
-        Ok(rejected.filter(|rejected| rejected.records > 0))
-    }
+    /// Of records that are sent at once, in bytes.
+    limit: usize,
+    /// The last reason of the collector, which is logged once.
+    rejection: String,
 }
 
 /// Records that a collector does not take, whenever they are sent.
@@ -83,28 +55,108 @@ struct Rejected {
     reason: String,
 }
 
+impl Otlp {
+    pub(super) fn new(config: DestinationConfig) -> Self {
+        let attributes = [
+            ("service.name", "telexecd".to_owned()),
+            ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("host.name", hostname()),
+        ];
+        let attributes = attributes.into_iter().map(|(key, value)| attribute(key, Value::StringValue(value)));
+        let resource = Resource { attributes: attributes.collect(), ..Resource::default() };
+        Self { config, resource, limit: usize::MAX, rejection: String::new() }
+    }
+
+    /// Sends a batch, and those that come until there is none for some time.
+    fn send_by(
+        &mut self,
+        runtime: &Runtime,
+        mut batch: Vec<Line>,
+        unsent: &mut Unsent,
+        requests: &mut Requests<'_>,
+    ) -> io::Result<()> {
+        let mut client = LogsServiceClient::new(runtime.block_on(connect(&self.config))?);
+        let mut saved = Instant::now();
+        while let Some(last) = batch.last().map(Delivered::from) {
+            let rejected = runtime.block_on(export(&mut client, &self.resource, &batch))?;
+            self.report(rejected, &batch, unsent);
+            unsent.delivered(last);
+            self.limit = self.limit.saturating_mul(2);
+            unsent.set_limit(self.limit);
+            if saved.elapsed() > SAVE_INTERVAL {
+                unsent.save();
+                saved = Instant::now();
+            }
+            batch = unsent.wait_for_batch(Instant::now() + IDLE_TIMEOUT, requests)?;
+            // reads what the collector has said meanwhile, as that it closes the connection: then there is another
+            runtime.block_on(async { tokio::time::sleep(SETTLE_DELAY).await });
+        }
+        unsent.save();
+        Ok(())
+    }
+
+    fn report(&mut self, rejected: Option<Rejected>, batch: &[Line], unsent: &Unsent) {
+        let Some(Rejected { records, reason }) = rejected else { return };
+        unsent.count_lost(records);
+        if self.rejection != reason {
+            let [first, last] = [batch.first(), batch.last()].map(|line| line.map(|line| line.seq));
+            warn!(
+                records,
+                reason, first, last, "the collector rejects records of the audit log: they are not sent again"
+            );
+            self.rejection = reason;
+        }
+    }
+}
+
 impl Destination for Otlp {
     fn send_all(&mut self, unsent: &mut Unsent, requests: &mut Requests<'_>) -> io::Result<bool> {
-        let mut batch = unsent.next_batch()?;
+        let batch = unsent.next_batch()?;
         if batch.is_empty() {
             return Ok(false);
         }
-        let channel = self.runtime.block_on(connect(&self.config))?;
-        let (mut client, mut noted) = (LogsServiceClient::new(channel), Instant::now());
-        while let Some(last) = batch.last().map(Delivered::from) {
-            if let Some(Rejected { records, reason }) = self.export(&mut client, &batch)? {
-                unsent.lost(records);
-                warn!(records, reason, "the collector rejects records of the audit log: they are not sent again");
-            }
-            unsent.note_delivered(last);
-            if noted.elapsed() > NOTE_INTERVAL {
-                unsent.note();
-                noted = Instant::now();
-            }
-            batch = unsent.wait_for_batch(Instant::now() + IDLE_TIMEOUT, requests)?;
-        }
-        unsent.note();
-        Ok(true)
+        // for one connection: a task that nobody polls would keep it open
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let sent = self.send_by(&runtime, batch, unsent, requests);
+        // without waiting for a lookup that hangs
+        runtime.shutdown_background();
+        sent.map(|()| true)
+    }
+
+    fn failed(&mut self, unsent: &mut Unsent) {
+        self.limit = MIN_BATCH_BYTES;
+        unsent.set_limit(self.limit);
+    }
+}
+
+/// Sends records. Returns how many of them the collector rejects for good, and why.
+async fn export(
+    client: &mut LogsServiceClient<Channel>,
+    resource: &Resource,
+    lines: &[Line],
+) -> io::Result<Option<Rejected>> {
+    let scope = InstrumentationScope { name: "telexec.audit".to_owned(), ..InstrumentationScope::default() };
+    let log_records = lines.iter().map(log_record).collect();
+    let scope_logs = vec![ScopeLogs { scope: Some(scope), log_records, ..ScopeLogs::default() }];
+    let logs = ResourceLogs { resource: Some(resource.clone()), scope_logs, ..ResourceLogs::default() };
+    let request = ExportLogsServiceRequest { resource_logs: vec![logs] };
+    let exported = tokio::time::timeout(EXPORT_TIMEOUT, client.export(request)).await;
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the collector does not acknowledge the records");
+    let response = exported.map_err(late)?.map_err(|status| failure(&status))?.into_inner();
+    let rejected = response.partial_success.map(|ExportLogsPartialSuccess { rejected_log_records, error_message }| {
+        let all = u64::try_from(lines.len()).unwrap_or(u64::MAX);
+        let records = u64::try_from(rejected_log_records).unwrap_or(0).min(all);
+        Rejected { records, reason: shown(&error_message) }
+    });
+    Ok(rejected.filter(|rejected| rejected.records > 0))
+}
+
+/// The cause if the connection has failed, or what the collector says.
+fn failure(status: &Status) -> io::Error {
+    let causes = std::iter::successors(status.source(), |&error| error.source());
+    match causes.last() {
+        Some(cause) => io::Error::other(shown(&cause.to_string())),
+        None => io::Error::other(format!("the collector answers {:?}: {}", status.code(), shown(status.message()))),
     }
 }
 
@@ -122,6 +174,7 @@ async fn connect(config: &DestinationConfig) -> io::Result<Channel> {
     let address: Arc<str> = server.address.into();
     let scheme = if tls.is_some() { "https" } else { "http" };
     let origin = format!("{scheme}://{address}").parse().map_err(io::Error::other)?;
+    // for https it would set up TLS itself
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(io::Error::other)?;
     let endpoint = endpoint.origin(origin).connect_timeout(CONNECT_TIMEOUT);
     let connector = service_fn(move |_| {
@@ -137,15 +190,23 @@ async fn connect(config: &DestinationConfig) -> io::Result<Channel> {
         }
     });
     let connected = tokio::time::timeout(CONNECT_TIMEOUT, endpoint.connect_with_connector(connector)).await;
-    connected.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "no connection in time"))?.map_err(io::Error::other)
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no connection in time");
+    connected.map_err(late)?.map_err(|error| {
+        let cause = std::iter::successors(error.source(), |&error| error.source()).last();
+        io::Error::other(shown(&cause.map_or_else(|| error.to_string(), ToString::to_string)))
+    })
 }
 
 async fn dial(address: &str, is_tls: bool) -> io::Result<TcpStream> {
+    let found = tokio::net::lookup_host(address).await?;
+    let addresses: Vec<_> = found.filter(|address| is_tls || address.ip().is_loopback()).collect();
+    let each = CONNECT_TIMEOUT / u32::try_from(addresses.len().max(1)).unwrap_or(1);
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address, or none on this machine");
-    for address in tokio::net::lookup_host(address).await?.filter(|address| is_tls || address.ip().is_loopback()) {
-        match TcpStream::connect(address).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => failed = error,
+    for address in addresses {
+        match tokio::time::timeout(each, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => failed = error,
+            Err(_) => failed = io::Error::new(io::ErrorKind::TimedOut, format!("no answer from {address}")),
         }
     }
     Err(failed)

@@ -14,6 +14,9 @@ use super::follower::{Follower, Line};
 /// Of the file, and more than is ever in it.
 const MAX_BYTES: u64 = 256;
 
+/// Of a record that is not known.
+const NO_HASH: &str = "-";
+
 /// A record that was delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Delivered {
@@ -25,6 +28,14 @@ pub(super) struct Delivered {
 impl From<&Line> for Delivered {
     fn from(line: &Line) -> Self {
         Self { seq: line.seq, hash: line.hash.clone() }
+    }
+}
+
+impl Delivered {
+    /// The one before the first that is in the files.
+    pub(super) fn before_first_of(log: &Path) -> Self {
+        let first = Follower::new(log.to_owned(), None).read().ok().and_then(|batch| Some(batch.lines.first()?.seq));
+        Self { seq: first.map_or(0, |first| first.saturating_sub(1)), hash: NO_HASH.to_owned() }
     }
 }
 

@@ -54,8 +54,8 @@ impl Destination for Syslog {
         // a server that has already closed it did not read everything
         connection.check()?;
         connection.close()?;
-        unsent.note_delivered(last);
-        unsent.note();
+        unsent.delivered(last);
+        unsent.save();
         self.connection_time = (self.connection_time * 2).clamp(MIN_CONNECTION_TIME, MAX_CONNECTION_TIME);
         if self.connection_time == MAX_CONNECTION_TIME {
             unsent.set_limit(usize::MAX);
