@@ -4,6 +4,7 @@
 //! evaluated, since it uses an attribute that the call lacks, does not permit, and such a `forbid` forbids. A rule permits
 //! only those environment variables of a command that it names.
 
+mod action_group;
 mod check;
 mod condition;
 mod decision;
@@ -32,6 +33,7 @@ use telexec_engine::LocalExecutor;
 use telexec_shell::SimpleCommand;
 use tracing::{info, warn};
 
+use self::action_group::{action_groups, compared_groups};
 use self::check::{
     misread_commands, named_roles, permits_nothing, unapproved, unknown_commands, unknown_roles, unrecordable,
     warn_of_shares,
@@ -195,6 +197,7 @@ impl Policy {
         })?;
         let mut faults = Vec::new();
         let rules = rules(&set, &source, &mut faults);
+        let groups = action_groups(&schema.0);
         let checked = Validator::new(schema.0).validate(&set, ValidationMode::Strict);
         faults.extend(checked.validation_errors().map(|error| source.located_in(set.policy(error.policy_id()), error)));
         if let Some(roles) = roles {
@@ -210,6 +213,7 @@ impl Policy {
         let warnings = checked.validation_warnings();
         let mut warnings: Vec<_> =
             warnings.map(|warning| source.located_in(set.policy(warning.policy_id()), warning)).collect();
+        warnings.extend(compared_groups(&set, &rules, &groups, &source));
         warnings.extend(misread_commands(&set, &rules, &source));
         warnings.extend(unapproved(&set, &rules, &source));
         if permits_nothing(&rules, checked.validation_warnings()) {

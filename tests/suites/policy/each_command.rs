@@ -238,6 +238,21 @@ async fn a_rule_that_permits_more_than_it_seems_to_is_a_warning() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_group_of_actions_that_is_compared_is_a_warning() {
+    let more = r#"
+        @id("same") permit(principal, action, resource) when { principal.name == "a" && action == Action::"start" };
+        @id("other") forbid(principal, action, resource) unless { Action::"read" != action };
+        @id("right") permit(principal, action, resource) when { action in Action::"start" || action == Action::"Execute" };"#;
+    let ruled = Ruled::start(&format!("{RULES}{more}"), "");
+    let log = ruled.agent.log();
+    for (rule, group) in [("same", "start"), ("other", "read")] {
+        let warning = format!("rule {rule}: no call has the action \\\"{group}\\\", which is a group");
+        assert!(log.contains(&warning), "{warning}: {log}");
+    }
+    assert!(!log.contains("rule right"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn redirections_are_permitted_by_their_paths() {
     let policy = r#"
         @id("log") permit(principal, action in Action::"start", resource)
