@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rustls::CertificateError;
 #[cfg(target_os = "linux")]
 use socket2::{Domain, SockAddr, Socket, Type};
 use socket2::{SockRef, TcpKeepalive};
@@ -20,7 +21,6 @@ use tokio::time::{Instant, timeout_at};
 use crate::error::{Source, find};
 use crate::tls::{Handshake, LoadError};
 use crate::{ConnectError, ConnectOptions, LookupError, Target, tls};
-use rustls::CertificateError;
 
 /// Detects vanished peers on quiet connections.
 const TCP_KEEPALIVE: TcpKeepalive =
