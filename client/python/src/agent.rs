@@ -55,7 +55,9 @@ pub(crate) fn connect(
     connect_timeout: Option<f64>,
     reconnect: f64,
 ) -> PyResult<Call> {
-    let overrides = Keywords { cert, key, ca, access_token_file, spiffe_socket, spiffe_id, server_name, connect_timeout }.overrides()?;
+    let overrides =
+        Keywords { cert, key, ca, access_token_file, spiffe_socket, spiffe_id, server_name, connect_timeout }
+            .overrides()?;
     let (resume, resolved) = (resume(reconnect)?, resolve(&load(py)?, target, overrides)?);
     let (process, target) = (Process::current(py)?, target.to_owned());
     Call::new(py, open(process, target, resolved, resume))

@@ -106,7 +106,10 @@ impl From<ConnectError> for Failure {
         let text = error_chain(&error);
         match error {
             ConnectError::TlsRequired { .. } => Self::new("Unreachable", format!("{text}; give cert, key and ca")),
-            ConnectError::Credentials { .. } | ConnectError::WorkloadApi { is_temporary: false, .. } | ConnectError::AccessToken { .. } => Self::new("Invalid", text),
+            ConnectError::Credentials { .. }
+            | ConnectError::ServerName { .. }
+            | ConnectError::WorkloadApi { is_temporary: false, .. }
+            | ConnectError::AccessToken { .. } => Self::new("Invalid", text),
             _ => Self::new("Unreachable", text),
         }
     }
