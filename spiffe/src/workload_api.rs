@@ -1,12 +1,12 @@
 //! The Workload API of this machine, such as a SPIRE agent's.
 
-use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
 use spiffe::transport::{Endpoint, EndpointError};
 use spiffe::{SpiffeId, SpiffeIdError, WorkloadApiClient, X509Context};
+use telexec_executor::text::root_cause;
 use tokio::time::timeout;
 
 use crate::X509Credentials;
@@ -198,10 +198,6 @@ fn workload_id(id: &str) -> Result<SpiffeId, InvalidWorkloadApi> {
     let invalid = |source| InvalidWorkloadApi::Id { id: id.to_owned(), source };
     let parsed = SpiffeId::new(id).map_err(|source| invalid(Some(source)))?;
     if parsed.path().is_empty() { Err(invalid(None)) } else { Ok(parsed) }
-}
-
-fn root_cause<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
-    std::iter::successors(Some(error), |&error| error.source()).last().unwrap_or(error)
 }
 
 /// The first of them.

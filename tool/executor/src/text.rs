@@ -13,6 +13,11 @@ pub fn error_chain(error: &dyn std::error::Error) -> String {
     texts.join(": ")
 }
 
+/// The last of an error's causes, or the error itself: for errors of libraries that say the same at greater length around it.
+pub fn root_cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
+    std::iter::successors(Some(error), |&error| error.source()).last().unwrap_or(error)
+}
+
 /// The text on one line, with control and invisible characters escaped.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if is_unprintable(c) { c.escape_default().to_string() } else { c.to_string() }).collect()

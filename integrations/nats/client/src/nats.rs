@@ -14,6 +14,7 @@ use bytes::Bytes;
 use futures_util::TryStreamExt;
 use prost::Message as _;
 use telexec_executor::ExecutorError;
+use telexec_executor::text::root_cause;
 use telexec_proto::convert::{error_from_status, error_to_status};
 use telexec_proto::v1::ExecuteRequest;
 use tokio::sync::watch;
@@ -130,7 +131,7 @@ impl Nats {
     /// # Errors
     /// See [`NatsError`].
     pub async fn agents(&self, label: &str) -> Result<Vec<String>, NatsError> {
-        let failed = |error: &dyn std::error::Error| NatsError::Agents {
+        let failed = |error: &(dyn std::error::Error + 'static)| NatsError::Agents {
             server: self.server.clone(),
             reason: format!("{}; has a telexec-nats used it, and has it JetStream?", root_cause(error)),
         };
@@ -323,12 +324,4 @@ impl Nats {
         let text = format!("the request has {bytes} bytes, and the NATS server takes messages of {most} at most");
         Err(Status::invalid_argument(text))
     }
-}
-
-fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut last = error;
-    while let Some(cause) = last.source() {
-        last = cause;
-    }
-    last.to_string()
 }

@@ -12,7 +12,7 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
 use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs, SeverityNumber};
 use opentelemetry_proto::tonic::resource::v1::Resource;
-use telexec_executor::text::printable;
+use telexec_executor::text::{printable, root_cause};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio_rustls::TlsConnector;
@@ -153,11 +153,15 @@ async fn export(
 
 /// The cause if the connection has failed, or what the collector says.
 fn failure(status: &Status) -> io::Error {
-    let causes = std::iter::successors(status.source(), |&error| error.source());
-    match causes.last() {
-        Some(cause) => io::Error::other(shown(&cause.to_string())),
+    match status.source() {
+        Some(source) => lost(source),
         None => io::Error::other(format!("the collector answers {:?}: {}", status.code(), shown(status.message()))),
     }
+}
+
+/// The connection has failed.
+fn lost(error: &(dyn Error + 'static)) -> io::Error {
+    io::Error::other(shown(&root_cause(error).to_string()))
 }
 
 /// Connects, and checks the collector's certificate. Without TLS only to this machine.
@@ -191,10 +195,7 @@ async fn connect(config: &DestinationConfig) -> io::Result<Channel> {
     });
     let connected = tokio::time::timeout(CONNECT_TIMEOUT, endpoint.connect_with_connector(connector)).await;
     let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no connection in time");
-    connected.map_err(late)?.map_err(|error| {
-        let cause = std::iter::successors(error.source(), |&error| error.source()).last();
-        io::Error::other(shown(&cause.map_or_else(|| error.to_string(), ToString::to_string)))
-    })
+    connected.map_err(late)?.map_err(|error| lost(&error))
 }
 
 async fn dial(address: &str, is_tls: bool) -> io::Result<TcpStream> {
