@@ -9,13 +9,12 @@ use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tonic::Status;
 use tonic::body::Body;
-use tonic::codegen::http::Request;
+use tonic::codegen::http::{Extensions, Request};
 use tonic::codegen::http::request::Parts;
 
 use crate::error::find;
 
 /// A request that is kept until some of it has been sent.
-#[derive(Clone)]
 pub(crate) struct KeptRequest {
     parts: Parts,
     body: KeptBody,
@@ -32,7 +31,9 @@ struct State {
 
 impl KeptRequest {
     pub(crate) fn new(request: Request<Body>) -> Self {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        // of the layers above, which have seen them
+        parts.extensions = Extensions::new();
         // an empty one is sent with the headers
         let is_taken = body.is_end_stream();
         Self { parts, body: KeptBody(Arc::new(Mutex::new(State { body, is_taken }))) }
