@@ -82,12 +82,84 @@ fn expansion(text: &str) -> Option<(Option<&str>, usize)> {
     builtins::is_name(name).then_some((Some(name), length))
 }
 
-/// Whether what a variable of this name holds depends on the text alone: bash sets others by itself, such as `_`, `REPLY` and
-/// `BASH_REMATCH`.
+/// Whether what a variable of this name holds depends on the text and the environment alone: bash sets others by itself, such
+/// as `_`, `REPLY` and `BASH_REMATCH`.
 pub(super) fn is_own(name: &str) -> bool {
     let is_lower = name.starts_with(|c: char| c.is_ascii_lowercase());
     let is_letter = name.len() == 1 && name.starts_with(|c: char| c.is_ascii_uppercase());
     (is_lower || is_letter) && !matches!(name, "auto_resume" | "histchars")
+}
+
+/// Whether this is another name that the shell does not set by itself, and that an agent does not put into the environment.
+pub(super) fn is_free(name: &str) -> bool {
+    const SET: [&str; 24] = [
+        "REPLY",
+        "HOSTNAME",
+        "HOSTTYPE",
+        "MACHTYPE",
+        "OSTYPE",
+        "OLDPWD",
+        "PWD",
+        "OPTARG",
+        "SHELL",
+        "USER",
+        "LOGNAME",
+        "TERM",
+        "TZ",
+        "TMPDIR",
+        "EDITOR",
+        "PAGER",
+        "DISPLAY",
+        "MAPFILE",
+        "FUNCNAME",
+        "GROUPS",
+        "PIPESTATUS",
+        "DIRSTACK",
+        "COPROC",
+        "COMPREPLY",
+    ];
+    const PREFIXES: [&str; 13] = [
+        "BASH",
+        "HIST",
+        "READLINE_",
+        "COMP_",
+        "COPROC",
+        "EPOCH",
+        "MAIL",
+        "SSH_",
+        "SUDO_",
+        "XDG_",
+        "DBUS_",
+        "SYSTEMD_",
+        "TELEXEC",
+    ];
+    name.starts_with(|c: char| c.is_ascii_uppercase())
+        && !SET.contains(&name)
+        && !PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        && !builtins::decides(name)
+        && !builtins::is_locale(name)
+}
+
+/// Whether bash keeps a number in a variable of this name, where the text gives it none.
+pub(super) fn is_kept_number(name: &str) -> bool {
+    matches!(
+        name,
+        "RANDOM"
+            | "SRANDOM"
+            | "SECONDS"
+            | "LINENO"
+            | "OPTIND"
+            | "UID"
+            | "EUID"
+            | "PPID"
+            | "BASHPID"
+            | "EPOCHSECONDS"
+            | "SHLVL"
+            | "COMP_CWORD"
+            | "COMP_POINT"
+            | "COLUMNS"
+            | "LINES"
+    )
 }
 
 /// Whether it is a number, or nothing, which counts as 0.
@@ -165,12 +237,12 @@ impl Walk<'_> {
         range.split(':').for_each(|expression| self.evaluate(expression));
     }
 
-    /// A variable gets this value. If that is a number, it is noted.
-    pub(super) fn number(&mut self, name: &str, word: &Word, value: &Expansion) {
+    /// A variable gets this value. If that is a number, or plain, it is noted.
+    pub(super) fn value(&mut self, name: &str, word: &Word, value: &Expansion) {
         let is_calculated = || match word.parts.as_slice() {
             [part] => match &part.kind {
                 WordPart::ArithmeticExpansion { .. } | WordPart::Length(_) => true,
-                WordPart::Variable(name) => matches!(name.as_str(), "#" | "?"),
+                WordPart::Variable(name) => matches!(name.as_str(), "#" | "?" | "!" | "$"),
                 WordPart::DoubleQuoted { parts, .. } => {
                     matches!(parts.as_slice(), [part] if matches!(part.kind, WordPart::ArithmeticExpansion { .. }))
                 }
@@ -180,6 +252,11 @@ impl Walk<'_> {
         };
         if value.known().map_or_else(is_calculated, is_number) {
             self.items.push(Item::Number(name.to_owned()));
+        } else if let Some(of) = self.plain_by(word) {
+            self.items.push(Item::Plain(name.to_owned(), of));
+        }
+        if self.written(word.span).is_some_and(|text| matches!(text.as_str(), "$IFS" | "\"$IFS\"")) {
+            self.items.push(Item::Separators(name.to_owned()));
         }
     }
 

@@ -1,13 +1,13 @@
 //! Builtins that change what runs, or that have bash evaluate text, and the variables by which that happens.
 
-use super::arithmetic::evaluated;
+use super::arithmetic::{evaluated, is_number};
 use super::expansion::{Expansion, Words};
 use super::options::Options;
 use super::programs::ASSIGNED;
 use super::walk::{Item, Mark, Reader};
 
 const CHANGED: &str = "a builtin changes what runs";
-const EVALUATED: &str = "bash evaluates an argument";
+pub(super) const EVALUATED: &str = "bash evaluates an argument";
 
 /// Options that change neither how a text is read nor what is run.
 const HARMLESS_OPTIONS: [&str; 7] = ["errexit", "nounset", "pipefail", "noglob", "xtrace", "errtrace", "noclobber"];
@@ -88,6 +88,45 @@ pub(super) fn set(variable: &str) -> Vec<Item> {
     items
 }
 
+/// Where the programs of a system are.
+const SYSTEM_PATH: [&str; 8] =
+    ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/games", "/usr/games"];
+
+/// What it comes to that a variable of this name is assigned this value, which is written so.
+pub(super) fn given(variable: &str, value: &Expansion, written: &str) -> Vec<Item> {
+    let assigned = Item::Assigned(variable.to_owned());
+    let unquoted = written.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(written);
+    match variable {
+        "IFS" if value.known().is_some_and(are_separators) => vec![assigned],
+        "IFS" => match unquoted.strip_prefix('$').filter(|name| is_name(name)) {
+            Some(name) => vec![assigned, Item::Restored(name.to_owned())],
+            None => set(variable),
+        },
+        "PATH" if unquoted.split(':').all(is_system_directory) => vec![assigned],
+        "HOME" if value.starts_with('/') => vec![assigned, Item::Mark(Mark::Home)],
+        _ if is_evaluated(variable) && value.known().is_some_and(is_number) => vec![assigned],
+        _ => set(variable),
+    }
+}
+
+/// Programs are looked for in a directory of the system, or where they were before.
+fn is_system_directory(written: &str) -> bool {
+    SYSTEM_PATH.contains(&written) || matches!(written, "$PATH" | "${PATH}")
+}
+
+/// What it comes to that a variable of this name is assigned a list.
+pub(super) fn listed(variable: &str) -> Vec<Item> {
+    match variable {
+        "COMPREPLY" => vec![Item::Assigned(variable.to_owned())],
+        _ => set(variable),
+    }
+}
+
+/// No word that is split by these gets a part that is no word of digits, or an option.
+pub(super) fn are_separators(value: &str) -> bool {
+    value.chars().all(|c| " \t\n:;,|".contains(c))
+}
+
 /// A builtin that gives values to variables, and its options.
 pub(super) struct Setter {
     pub(super) name: &'static str,
@@ -126,7 +165,8 @@ impl Setter {
         let by_options = parsed.given.iter().filter(|option| self.naming.contains(option.name));
         let written = if self.name == "printf" { counted(operands) } else { operands };
         let names = by_options.filter_map(|option| option.value.as_ref()).chain(written.iter().take(self.names));
-        let mut items: Vec<_> = names.flat_map(named).collect();
+        let takes = self.name == "unset";
+        let mut items: Vec<_> = names.flat_map(|word| if takes { taken(word) } else { named(word) }).collect();
         let is_array = |option: &str| option.is_empty() || parsed.given.iter().any(|given| given.name == option);
         items.extend(self.array.filter(|option| is_array(option)).map(|_| Item::Mark(Mark::Array)));
         items
@@ -143,14 +183,16 @@ pub(super) fn called(name: &str, words: &Words) -> Vec<Item> {
         "source" | "." => unknown(false, "a script is read into the shell"),
         "alias" => unknown(words.is_empty(), "an alias is made"),
         "fc" => unknown(false, CHANGED),
-        "enable" | "bind" | "complete" | "compgen" | "compopt" | "history" => unknown(words.is_empty(), CHANGED),
+        "enable" | "bind" | "history" => unknown(words.is_empty(), CHANGED),
+        "compgen" => completed(words),
         "hash" => unknown(words.iter().all(|word| word.is("-r")), CHANGED),
         "jobs" => unknown(words.iter().all(|word| is_flags(word.known(), "lprs")), CHANGED),
         "set" => unknown(sets_harmless(words), CHANGED),
         "shopt" => unknown(shopts_harmless(words), CHANGED),
         "let" => words.iter().flat_map(calculated).collect(),
-        "test" | "[" => unknown(tests_plainly(words), EVALUATED),
-        "wait" => unknown(waits_plainly(words), EVALUATED),
+        "test" | "[" if tests_plainly(words) => relied(words),
+        "wait" if waits_plainly(words) => relied(words),
+        "test" | "[" | "wait" => unknown(false, EVALUATED),
         "export" | "declare" | "typeset" | "local" | "readonly" => declared(name == "export", words),
         _ => Vec::new(),
     }
@@ -159,6 +201,22 @@ pub(super) fn called(name: &str, words: &Words) -> Vec<Item> {
 /// An expression of `let`.
 fn calculated(word: &Expansion) -> Vec<Item> {
     word.known().map_or_else(|| vec![Item::Unknown(EVALUATED)], |text| evaluated(Reader::Bash, text))
+}
+
+/// What `compgen` expands, or runs. What `complete` and `compopt` register, no shell without a terminal uses.
+fn completed(words: &Words) -> Vec<Item> {
+    let options = Options { short: "abcdefgjksuvo:A:P:S:X:W:", long: &[] };
+    let Ok(parsed) = options.parse(words.clone()) else { return vec![Item::Unknown(CHANGED)] };
+    let lists = parsed.given.into_iter().filter(|option| option.name == "W").filter_map(|option| option.value);
+    lists
+        .map(|list| match list {
+            // expanded like the arguments of a command
+            Expansion::Known(list) if !list.contains(['#', '<', '>', '\\', '\n']) => {
+                Item::Text(Reader::Bash, format!(": {list}"))
+            }
+            _ => Item::Unknown(EVALUATED),
+        })
+        .collect()
 }
 
 /// The operands of `printf` that can name variables: with `%n`, those after the format.
@@ -189,6 +247,16 @@ fn named(word: &Expansion) -> Vec<Item> {
     match word.known() {
         Some(name) if is_name(name) => set(name),
         _ => vec![Item::Unknown(EVALUATED)],
+    }
+}
+
+/// The variable of this name loses its value.
+fn taken(word: &Expansion) -> Vec<Item> {
+    match word.known() {
+        // words are separated as at first
+        Some("IFS") => vec![Item::Assigned("IFS".to_owned())],
+        Some(name) if is_name(name) => set(name).into_iter().chain([Item::Number(name.to_owned())]).collect(),
+        _ => named(word),
     }
 }
 
@@ -227,9 +295,19 @@ pub(super) fn is_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
+/// The variables that these words rely on to be plain.
+pub(super) fn relied<'w>(words: impl IntoIterator<Item = &'w Expansion>) -> Vec<Item> {
+    let plain = words.into_iter().filter_map(|word| match word {
+        Expansion::Plain(variables) => Some(variables),
+        _ => None,
+    });
+    plain.flatten().map(|variable| Item::Relied(variable.clone())).collect()
+}
+
 /// `-p` evaluates a subscript.
 fn waits_plainly(words: &Words) -> bool {
-    let words = words.iter().filter(|word| **word != Expansion::Digits).cloned().collect();
+    let is_number = |word: &Expansion| matches!(word, Expansion::Digits | Expansion::Plain(_));
+    let words = words.iter().filter(|word| !is_number(word)).cloned().collect();
     Options { short: "fn", long: &[] }.parse(words).is_ok()
 }
 
@@ -263,6 +341,10 @@ fn shopts_harmless(words: &Words) -> bool {
 fn tests_plainly(words: &Words) -> bool {
     let mut before_unknown = false;
     words.iter().all(|word| {
+        // or nothing
+        if matches!(word, Expansion::Plain(_)) {
+            return true;
+        }
         let Some(word) = word.known() else {
             return *word != Expansion::Any && !std::mem::replace(&mut before_unknown, true);
         };

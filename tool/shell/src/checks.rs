@@ -2,10 +2,12 @@
 
 use std::collections::HashSet;
 
-use shuck_ast::{Command, CompoundCommand, ConditionalBinaryOp, Redirect, SimpleCommand, Span, Stmt, StmtSeq};
+use shuck_ast::{
+    BinaryOp, CaseTerminator, Command, CompoundCommand, ConditionalBinaryOp, Redirect, RedirectKind, SimpleCommand,
+    Span, Stmt, StmtSeq,
+};
 
-use super::programs::ONLY_BASH;
-use super::walk::{Reader, SYNTAX_ERROR, Walk};
+use super::walk::{SYNTAX_ERROR, Walk};
 
 impl Walk<'_> {
     /// The parser splits some words, such as `]x`, where nothing separates them.
@@ -48,21 +50,39 @@ impl Walk<'_> {
         }
     }
 
-    /// What other shells take for the name of a program.
-    pub(super) fn posix_statement(&mut self, statement: &Stmt) {
-        if self.reader == Reader::Bash {
-            return;
-        }
-        let is_other = match &statement.command {
-            Command::Compound(CompoundCommand::Select(_)) => true,
-            Command::Compound(CompoundCommand::Time(command)) => command.command.as_ref().is_some_and(|timed| {
+    /// `<<<`, `&>`, and descriptors of two digits, which others take for words.
+    pub(super) fn is_redirected_by_bash(&self, redirect: &Redirect) -> bool {
+        let written = self.written(redirect.span).unwrap_or_default();
+        let begin = redirect.span.start.offset();
+        let before = self.source.get(..begin).unwrap_or_default();
+        matches!(redirect.kind, RedirectKind::HereString | RedirectKind::OutputBoth)
+            || written.starts_with('&')
+            || before.ends_with(|c: char| c == '&' || c.is_ascii_digit())
+            || written.trim_start_matches(|c: char| c.is_ascii_digit()).len() + 1 < written.len()
+            || redirect.fd.is_some_and(|descriptor| descriptor > 9)
+    }
+}
+
+/// What other shells read in another way, or do not know.
+pub(super) fn is_only_bash(statement: &Stmt) -> bool {
+    match &statement.command {
+        Command::Compound(command) => match command {
+            CompoundCommand::Select(_)
+            | CompoundCommand::Conditional(_)
+            | CompoundCommand::Arithmetic(_)
+            | CompoundCommand::ArithmeticFor(_)
+            | CompoundCommand::Coproc(_) => true,
+            CompoundCommand::Time(command) => command.command.as_ref().is_some_and(|timed| {
                 timed.negated || !matches!(&timed.command, Command::Simple(timed) if timed.assignments.is_empty())
             }),
+            CompoundCommand::Case(command) => {
+                command.cases.iter().any(|case| !matches!(case.terminator, CaseTerminator::Break))
+            }
             _ => false,
-        };
-        if is_other {
-            self.unknown(ONLY_BASH);
-        }
+        },
+        Command::Function(function) => function.header.uses_function_keyword(),
+        Command::Binary(command) => matches!(command.op, BinaryOp::PipeAll),
+        _ => false,
     }
 }
 

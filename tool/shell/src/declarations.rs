@@ -4,6 +4,7 @@ use shuck_ast::{ArrayElem, Assignment, AssignmentValue, DeclClause, DeclOperand}
 
 use super::builtins;
 use super::expansion::Expansion;
+use super::programs::ONLY_BASH;
 use super::walk::{EVALUATED, Item, Mark, Reader, Walk};
 
 impl Walk<'_> {
@@ -28,7 +29,7 @@ impl Walk<'_> {
                     self.word(word)
                 }
                 DeclOperand::Name(name) => {
-                    self.set(name.name.as_str());
+                    self.name(command.variant.as_ref(), name.name.as_str());
                     // it has none, or keeps its own
                     self.items.push(Item::Number(name.name.to_string()));
                     names.push(name.name.to_string());
@@ -67,6 +68,17 @@ impl Walk<'_> {
         }
     }
 
+    /// A declaration without a value.
+    fn name(&mut self, declaration: &str, variable: &str) {
+        let keeps_value = matches!(declaration, "export" | "readonly");
+        match variable {
+            "PATH" | "HOME" if keeps_value => self.items.push(Item::Assigned(variable.to_owned())),
+            // or what separates words at first
+            "IFS" => self.items.push(Item::Assigned(variable.to_owned())),
+            _ => self.set(variable),
+        }
+    }
+
     pub(super) fn assignments(&mut self, assignments: &[Assignment]) {
         for assignment in assignments {
             self.assignment(assignment);
@@ -81,7 +93,10 @@ impl Walk<'_> {
 
     /// Goes into an assignment, and returns its value as an argument.
     fn assignment(&mut self, assignment: &Assignment) -> Expansion {
-        self.set(assignment.target.name.as_str());
+        let is_list = matches!(assignment.value, AssignmentValue::Compound(_));
+        if self.reader == Reader::Posix && (is_list || assignment.append) {
+            self.unknown(ONLY_BASH);
+        }
         self.reference(&assignment.target);
         match &assignment.value {
             AssignmentValue::Scalar(word) => {
@@ -94,8 +109,14 @@ impl Walk<'_> {
                 let operator = if assignment.append { "+=" } else { "=" };
                 let value = self.word(word);
                 let target = &assignment.target;
+                if target.subscript.is_some() || assignment.append {
+                    self.set(target.name.as_str());
+                } else {
+                    let written = self.written(word.span).unwrap_or_default();
+                    self.items.extend(builtins::given(target.name.as_str(), &value, &written));
+                }
                 if target.subscript.is_none() {
-                    self.number(target.name.as_str(), word, &value);
+                    self.value(target.name.as_str(), word, &value);
                 }
                 let start = match target.subscript {
                     None => Expansion::Known(format!("{}{operator}", target.name)),
@@ -104,6 +125,7 @@ impl Walk<'_> {
                 start.followed_by(value)
             }
             AssignmentValue::Compound(array) => {
+                self.items.extend(builtins::listed(assignment.target.name.as_str()));
                 self.ends_with(assignment.span, ')');
                 // within `$(…)` bash counts these parentheses too
                 let is_hidden = |text: &str| {

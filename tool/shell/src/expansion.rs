@@ -13,6 +13,8 @@ pub(super) enum Expansion {
     One(String),
     /// At most one, of digits or empty: `$!` and the like.
     Digits,
+    /// None, one or several plain words, if these variables are plain: `$x`
+    Plain(Vec<String>),
     /// None, one or several: `$x`, `"$@"`, `*`, `{a,b}`.
     Any,
 }
@@ -29,6 +31,11 @@ impl Expansion {
         self.known() == Some(word)
     }
 
+    /// It is one word that begins so.
+    pub(super) fn starts_with(&self, c: char) -> bool {
+        matches!(self, Self::Known(start) | Self::One(start) if start.starts_with(c))
+    }
+
     pub(super) fn is_one(&self) -> bool {
         matches!(self, Self::Known(_) | Self::One(_))
     }
@@ -38,7 +45,7 @@ impl Expansion {
         match self {
             Self::Known(word) => word.len() > 1 && word.starts_with('-'),
             Self::One(start) => start.is_empty() || start.starts_with('-'),
-            Self::Digits | Self::Any => true,
+            Self::Digits | Self::Plain(_) | Self::Any => true,
         }
     }
 
@@ -46,14 +53,14 @@ impl Expansion {
     pub(super) fn assigned(&self) -> Option<&str> {
         match self {
             Self::Known(word) | Self::One(word) => Some(word.split_once('=')?.0),
-            Self::Digits | Self::Any => None,
+            Self::Digits | Self::Plain(_) | Self::Any => None,
         }
     }
 
     /// Both without a space between.
     pub(super) fn followed_by(self, next: Self) -> Self {
         match (self, next) {
-            (Self::Any, _) | (_, Self::Any) => Self::Any,
+            (Self::Any | Self::Plain(_), _) | (_, Self::Any | Self::Plain(_)) => Self::Any,
             (Self::Known(start), Self::Known(end)) => Self::Known(start + &end),
             (Self::Known(start), Self::One(end)) => Self::One(start + &end),
             (Self::Known(text), Self::Digits) | (Self::Digits, Self::Known(text)) if text.is_empty() => Self::Digits,
@@ -75,6 +82,7 @@ impl Expansion {
                 start.truncate(mark.chars().next().map_or(Some(0), |first| start.find(first)).unwrap_or(start.len()));
                 Self::One(start)
             }
+            Self::Plain(_) => Self::Any,
             other => other,
         }
     }

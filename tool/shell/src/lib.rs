@@ -41,6 +41,7 @@
 mod arithmetic;
 mod builtins;
 mod checks;
+mod continued;
 mod declarations;
 #[cfg(test)]
 mod differential;
@@ -55,6 +56,7 @@ mod differential_texts;
 mod expansion;
 mod options;
 mod permission;
+mod plain;
 mod programs;
 mod refused;
 #[cfg(test)]
@@ -63,7 +65,7 @@ mod walk;
 mod words;
 mod wrappers;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::panic::{UnwindSafe, catch_unwind};
 
 use self::expansion::Expansion;
@@ -112,8 +114,8 @@ pub struct Analysis {
     pub exported: BTreeSet<String>,
     /// The variables that it gives values: one of these that the shell was started with is in that environment too.
     pub assigned: BTreeSet<String>,
-    /// The variables that must have numbers: bash evaluates what they have, and runs commands in that. The text gives them nothing
-    /// else; where the shell is started with others in its environment, nothing is known.
+    /// The variables that must have numbers or plain words, since bash evaluates what they have, and runs commands in that, or takes
+    /// it for options. The text gives them nothing else; where the shell is started with others in its environment, nothing is known.
     pub evaluated: BTreeSet<String>,
     /// One of the programs is `sudo`, `sudoedit`, `doas`, `su`, `pkexec` or `run0`, by any path.
     pub uses_sudo: bool,
@@ -241,9 +243,10 @@ fn collect_here(items: Vec<Item>) -> Analysis {
     let mut waiting: Vec<(usize, Item)> = items.into_iter().rev().map(|item| (0, item)).collect();
     let mut read = 0;
     let (mut is_ascii, mut array, mut declared, mut locale) = (true, false, false, false);
-    let (mut separators, mut trap) = (false, false);
+    let (mut split, mut trap, mut home, mut shell) = (false, false, false, false);
+    let (mut restored, mut relied) = (BTreeSet::new(), BTreeSet::new());
     let mut words = 0;
-    let mut values = HashMap::<String, i64>::new();
+    let mut values = plain::Values::default();
     while let Some((depth, item)) = waiting.pop() {
         match item {
             Item::Command(_) if analysis.commands.len() >= MAX_COMMANDS => analysis.not_understood("it is too long"),
@@ -261,16 +264,22 @@ fn collect_here(items: Vec<Item>) -> Analysis {
             Item::Redirection(redirection) => analysis.redirections.push(redirection),
             Item::Unknown(reason) => analysis.not_understood(reason),
             Item::Assigned(variable) => {
-                *values.entry(variable.clone()).or_default() += 1;
+                values.any(&variable);
                 analysis.assigned.insert(variable);
             }
-            Item::Number(variable) => *values.entry(variable).or_default() -= 1,
+            Item::Number(variable) => values.number(variable),
+            Item::Plain(variable, of) => values.plain(variable, of),
+            Item::Separators(variable) => values.separators(variable),
+            Item::Restored(variable) => drop(restored.insert(variable)),
+            Item::Relied(variable) => drop(relied.insert(variable)),
             Item::Operand(variable) => drop(analysis.evaluated.insert(variable)),
             Item::Exported(variable) => drop(analysis.exported.insert(variable)),
             Item::Mark(Mark::Array) => array = true,
             Item::Mark(Mark::Declared) => declared = true,
             Item::Mark(Mark::Locale) => locale = true,
-            Item::Mark(Mark::Separators) => separators = true,
+            Item::Mark(Mark::Split) => split = true,
+            Item::Mark(Mark::Home) => home = true,
+            Item::Mark(Mark::Shell) => shell = true,
             Item::Mark(Mark::Trap) => trap = true,
             Item::Text(..) if depth >= MAX_TEXT_DEPTH => analysis.not_understood("it is nested too deep"),
             Item::Text(reader, text) => {
@@ -287,16 +296,16 @@ fn collect_here(items: Vec<Item>) -> Analysis {
     if locale && !is_ascii {
         analysis.not_understood("it sets the locale by which it is read");
     }
-    if separators && trap {
+    if (split && trap) || (home && shell) || !restored.iter().all(|variable| values.is_separators(variable)) {
         analysis.not_understood(ASSIGNED);
     }
-    // what is evaluated has numbers alone
-    let is_number = |variable: &String| {
-        let is_other = values.get(variable).is_some_and(|others| *others != 0) || analysis.exported.contains(variable);
-        arithmetic::is_own(variable) && !is_other
-    };
+    let is_number = |variable: &String| values.is_number(variable) && !analysis.exported.contains(variable);
     if (array && declared) || !analysis.evaluated.iter().all(is_number) {
         analysis.not_understood(walk::EVALUATED);
+    }
+    match values.plain_with(&relied).filter(|all| all.is_disjoint(&analysis.exported)) {
+        Some(all) => analysis.evaluated.extend(all),
+        None => analysis.not_understood(builtins::EVALUATED),
     }
     analysis
 }

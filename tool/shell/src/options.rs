@@ -43,7 +43,7 @@ impl Options {
             let (text, is_whole) = match &word {
                 Expansion::Known(word) => (word, true),
                 Expansion::One(start) => (start, false),
-                Expansion::Digits | Expansion::Any => return Err(Unclear),
+                Expansion::Digits | Expansion::Plain(_) | Expansion::Any => return Err(Unclear),
             };
             if is_whole && self.is_number(text) {
                 given.push(Given { name: "#", value: Some(known(text)) });

@@ -84,8 +84,8 @@ fn looked_through(name: &str, reader: Reader, words: Words, wrappers: usize, ite
     }
     match name {
         "find" => find(words, reader, wrappers, items),
-        "bash" => items.push(shell_text(Reader::Bash, words)),
-        "sh" | "dash" | "ash" => items.push(shell_text(Reader::Posix, words)),
+        "bash" => items.extend([Item::Mark(Mark::Shell), shell_text(Reader::Bash, words)]),
+        "sh" | "dash" | "ash" => items.extend([Item::Mark(Mark::Shell), shell_text(Reader::Posix, words)]),
         // the user's own shell reads the text
         "su" => items.push(Item::Unknown(OPAQUE_SHELL)),
         name if is_shell(name) => items.push(Item::Unknown(OPAQUE_SHELL)),
@@ -167,6 +167,7 @@ fn hides_action(words: &Words) -> bool {
     let is_end = |word: &Expansion| word.is(";") || word.is("+");
     let is_path =
         |word: &Expansion| matches!(word, Expansion::One(start) if start.starts_with('/') || start.starts_with("./"));
+    let words = words.get(plain_paths(words)..).unwrap_or_default();
     let unknown: Vec<_> = words.iter().filter(|word| word.known().is_none() && !is_path(word)).collect();
     if unknown.iter().any(|word| !word.is_one()) {
         return true;
@@ -175,8 +176,22 @@ fn hides_action(words: &Words) -> bool {
     !unknown.is_empty() && !is_only && !are_values(words)
 }
 
+/// How many words there are up to the last one that is plain and among the paths at the beginning of a call of `find`.
+fn plain_paths(words: &[Expansion]) -> usize {
+    let is_path = |word: &Expansion| match word {
+        Expansion::Known(word) => {
+            !word.starts_with(['-', '(', ')', '!', ',']) || ["-H", "-L", "-P"].contains(&word.as_str())
+        }
+        Expansion::One(start) => start.starts_with('/') || start.starts_with("./"),
+        Expansion::Plain(_) => true,
+        Expansion::Digits | Expansion::Any => false,
+    };
+    let paths = words.iter().take_while(|word| is_path(word));
+    paths.enumerate().filter(|(_, word)| matches!(word, Expansion::Plain(_))).last().map_or(0, |(at, _)| at + 1)
+}
+
 /// Whether all words of a call of `find` that are not known are values of tests, or paths by their beginning.
-fn are_values(words: &Words) -> bool {
+fn are_values(words: &[Expansion]) -> bool {
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
         match word.known() {
@@ -201,6 +216,7 @@ fn find(words: Words, reader: Reader, wrappers: usize, items: &mut Vec<Item>) {
     if hides_action(&words) {
         items.push(Item::Unknown(OPAQUE_FIND));
     }
+    items.extend(builtins::relied(words.iter().take(plain_paths(&words))));
     let mut rest = words.as_slice();
     while let Some((word, after)) = rest.split_first() {
         rest = after;

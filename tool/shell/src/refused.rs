@@ -1,29 +1,38 @@
 //! Texts that are refused as they are written, before they are parsed.
 
-use super::walk::Reader;
+use std::borrow::Cow;
+
+use super::continued;
 
 const CONTINUED: &str = "a line is continued inside of a word, in a here-document or before a comment";
-const ONLY_BASH: &str = "it has syntax that not every shell reads alike";
-
-/// What bash reads, and other shells in another way, or what differs between them. Also where it is quoted.
-const BASH_SYNTAX: [&str; 14] =
-    ["[[", "$'", "$\"", "$[", "<(", ">(", "<<<", "&>", "function", "|&", ";&", "=(", "+=", "coproc"];
 
 /// Why this text is not looked at further.
-pub(super) fn outright(text: &str, reader: Reader) -> Option<&'static str> {
+pub(super) fn outright(text: &str) -> Option<&'static str> {
     // what other shells and other locales take for space is part of a word here, or the other way around
     if text.contains(|c: char| (c.is_control() || c.is_whitespace()) && !matches!(c, ' ' | '\t' | '\n')) {
         return Some("it has control characters or unusual space");
-    }
-    // shells drop a backslash at the very end
-    if text.ends_with('\\') || text.match_indices("\\\n").any(|(at, _)| !may_continue(text, at)) {
-        return Some(CONTINUED);
     }
     // in some places the parser takes the second for the end of the quote
     if text.contains("$'") && text.contains("\\'") {
         return Some("it has an escaped quote in $'…'");
     }
-    (reader == Reader::Posix && is_only_bash(text)).then_some(ONLY_BASH)
+    None
+}
+
+/// The text as the parser reads it like shells: lines that continue others are joined to them.
+pub(super) fn joined(text: &str) -> Result<Cow<'_, str>, &'static str> {
+    // shells drop a backslash at the very end
+    if text.ends_with('\\') {
+        return Err(CONTINUED);
+    }
+    if !text.contains("\\\n") {
+        return Ok(Cow::Borrowed(text));
+    }
+    match continued::joined(text) {
+        Some(joined) => Ok(Cow::Owned(joined)),
+        None if text.match_indices("\\\n").all(|(at, _)| may_continue(text, at)) => Ok(Cow::Borrowed(text)),
+        None => Err(CONTINUED),
+    }
 }
 
 /// A line may continue between words. Shell and parser disagree on what they make of it elsewhere.
@@ -32,17 +41,6 @@ fn may_continue(text: &str, at: usize) -> bool {
     (before.is_empty() || before.ends_with([' ', '\t', '\n']))
         && !after.trim_start_matches([' ', '\t']).starts_with(['#', '\\'])
         && !text.contains("<<")
-}
-
-fn is_only_bash(text: &str) -> bool {
-    let in_front = |at: usize, test: fn(char) -> bool| text.get(..at).is_some_and(|text| text.ends_with(test));
-    // dash knows descriptors of one digit only, and takes others for words
-    let long_descriptor = |(at, _): (usize, &str)| {
-        in_front(at, |c| c.is_ascii_digit()) && in_front(at.saturating_sub(1), |c| c.is_ascii_digit())
-    };
-    BASH_SYNTAX.iter().any(|syntax| text.contains(syntax))
-        || text.match_indices("((").any(|(at, _)| !in_front(at, |c| matches!(c, '$' | '(')))
-        || text.match_indices(['<', '>']).any(long_descriptor)
 }
 
 /// A regular expression after `=~` in one word without quotes, where bash and the parser agree on its end.

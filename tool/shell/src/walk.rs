@@ -8,8 +8,9 @@ use shuck_ast::{
 use shuck_parser::parser::Parser;
 use shuck_parser::{ShellDialect, ShellProfile};
 
-use super::checks::{is_arithmetic, is_descriptor};
+use super::checks::{is_arithmetic, is_descriptor, is_only_bash};
 use super::expansion::Expansion;
+use super::programs::ONLY_BASH;
 use super::{Access, MAX_TEXT_BYTES, builtins, programs, refused};
 
 /// For the parser, and with it for all that goes through its tree.
@@ -41,6 +42,14 @@ pub(super) enum Item {
     Assigned(String),
     /// The value that it gets is a number.
     Number(String),
+    /// The value that it gets is plain if those of these are.
+    Plain(String, Vec<String>),
+    /// The value that it gets is that of `IFS`.
+    Separators(String),
+    /// `IFS` gets the value of this variable.
+    Restored(String),
+    /// All values of this variable must be plain.
+    Relied(String),
     /// A variable is an operand of an arithmetic expression: bash evaluates its value.
     Operand(String),
     /// A variable of the environment of programs gets a value.
@@ -66,8 +75,12 @@ pub(super) enum Mark {
     Declared,
     /// The locale is set.
     Locale,
+    /// The directory of startup files is set.
+    Home,
+    /// A shell runs, which may read startup files.
+    Shell,
     /// While a command reads, words are split by something else.
-    Separators,
+    Split,
     /// A text runs at any time.
     Trap,
 }
@@ -85,9 +98,14 @@ pub(super) fn items(reader: Reader, text: &str) -> Vec<Item> {
     {
         return vec![Item::Unknown(COMPLICATED)];
     }
-    if let Some(reason) = refused::outright(text, reader) {
+    if let Some(reason) = refused::outright(text) {
         return vec![Item::Unknown(reason)];
     }
+    let joined = match refused::joined(text) {
+        Ok(joined) => joined,
+        Err(reason) => return vec![Item::Unknown(reason)],
+    };
+    let text = &*joined;
     let profile = ShellProfile::native(ShellDialect::Bash);
     let parsed = Parser::with_limits_and_profile(text, MAX_TREE_DEPTH, MAX_PARSE_STEPS, profile).parse();
     let mut walk = Walk { reader, source: text, items: Vec::new(), substitutions: 0, in_quotes: 0 };
@@ -162,7 +180,9 @@ impl Walk<'_> {
         {
             self.unknown(OTHER_SHELL);
         }
-        self.posix_statement(statement);
+        if self.reader == Reader::Posix && is_only_bash(statement) {
+            self.unknown(ONLY_BASH);
+        }
         match &statement.command {
             Command::Simple(command) => {
                 self.apart(command, &statement.redirects);
@@ -193,7 +213,7 @@ impl Walk<'_> {
     fn simple(&mut self, command: &SimpleCommand) {
         let separates = self.separates(command);
         match separates {
-            true => self.items.push(Item::Mark(Mark::Separators)),
+            true => self.items.push(Item::Mark(Mark::Split)),
             false => self.assignments(&command.assignments),
         }
         let words = || [&command.name].into_iter().chain(&command.args);
@@ -257,13 +277,18 @@ impl Walk<'_> {
             CompoundCommand::If(command) => self.condition(command),
             CompoundCommand::For(command) => {
                 let are_numbers = command.words.as_deref().is_some_and(|words| self.are_numbers(words));
+                let plain = command.words.as_deref().and_then(|words| self.all_plain_by(words));
                 for target in &command.targets {
                     match &target.name {
                         Some(name) => self.set(name.as_str()),
                         None => self.unknown(OTHER_SHELL),
                     }
-                    let number = target.name.as_ref().filter(|_| are_numbers);
-                    self.items.extend(number.map(|name| Item::Number(name.to_string())));
+                    let name = target.name.as_ref().map(ToString::to_string);
+                    let note = name.and_then(|name| match are_numbers {
+                        true => Some(Item::Number(name)),
+                        false => plain.clone().map(|of| Item::Plain(name, of)),
+                    });
+                    self.items.extend(note);
                 }
                 self.words(command.words.iter().flatten());
                 self.sequence(&command.body);
@@ -385,6 +410,9 @@ impl Walk<'_> {
                 }
             }
             RedirectTarget::Heredoc(heredoc) => self.heredoc(heredoc),
+        }
+        if self.reader == Reader::Posix && self.is_redirected_by_bash(redirect) {
+            self.unknown(ONLY_BASH);
         }
         // of these the parser does not know that a descriptor may stand before them
         let is_here =

@@ -56,6 +56,7 @@ impl Walk<'_> {
             {
                 Expansion::One(text.split('~').next().unwrap_or_default().to_owned())
             }
+            Expansion::Any => self.plain_by(word).map_or(Expansion::Any, Expansion::Plain),
             expansion => expansion,
         }
     }
@@ -83,10 +84,13 @@ impl Walk<'_> {
         self.quotes(part);
         match &part.kind {
             WordPart::Literal(text) => return self.literal(text, part.span, place),
-            WordPart::SingleQuoted { value, .. } if value.is_source_backed() => {
-                return self.written(value.span()).map_or(Expansion::Any, Expansion::Known);
-            }
-            WordPart::SingleQuoted { value, .. } => {
+            WordPart::SingleQuoted { value, dollar } => {
+                if *dollar && self.reader == Reader::Posix {
+                    self.unknown(OTHER_SHELL);
+                }
+                if value.is_source_backed() {
+                    return self.written(value.span()).map_or(Expansion::Any, Expansion::Known);
+                }
                 if self.slice(part.span).is_none_or(has_odd_escapes) {
                     self.unknown(UNREAD);
                 }
@@ -104,6 +108,7 @@ impl Walk<'_> {
                 self.in_quotes -= 1;
                 return value;
             }
+            WordPart::ProcessSubstitution { .. } if self.reader == Reader::Posix => self.unknown(OTHER_SHELL),
             WordPart::CommandSubstitution { .. } | WordPart::ProcessSubstitution { .. } => self.substitution(part.span),
             WordPart::ArithmeticExpansion { .. } => self.arithmetic(part.span),
             WordPart::Variable(_) => self.plainly_named(part.span),
@@ -166,7 +171,10 @@ impl Walk<'_> {
         if has_bare_brace(&inside) {
             self.unknown(UNREAD);
         }
-        if self.reader == Reader::Posix && !is_plain_operation(&inside) {
+        // only where nothing around is quoted, quotes are read alike
+        let is_quoted = |text: &str| text.matches('"').count() == 2 && is_plain_operation(&text.replace('"', ""));
+        let is_alike = is_plain_operation(&inside) || self.in_quotes == 0 && is_quoted(&inside);
+        if self.reader == Reader::Posix && !is_alike {
             self.unknown(OTHER_SHELL);
         }
     }
@@ -308,6 +316,9 @@ impl Walk<'_> {
             (None, Some(text)) if self.in_quotes > 0 && text.contains('{') => Item::Unknown(UNREAD),
             // in double quotes the backslash would go, elsewhere it stays
             (None, Some(text)) if !text.contains("\\\"") => Item::Text(self.reader, unescaped(text)),
+            (None, Some(text)) if self.in_quotes == 1 && !text.contains("\\\\") => {
+                Item::Text(self.reader, unescaped(&text.replace("\\\"", "\"")))
+            }
             _ => Item::Unknown(UNREAD),
         };
         self.items.push(item);
@@ -380,7 +391,7 @@ impl Walk<'_> {
         self.slice(span).map(str::to_owned)
     }
 
-    fn slice(&self, span: Span) -> Option<&str> {
+    pub(super) fn slice(&self, span: Span) -> Option<&str> {
         self.source.get(span.start.offset()..span.end.offset())
     }
 }

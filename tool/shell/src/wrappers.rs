@@ -119,6 +119,7 @@ const XARGS: Options = Options {
         "eof::",
         "max-lines::",
         "replace::",
+        "show-limits",
     ],
 };
 
