@@ -1,36 +1,81 @@
-//! Lines that a backslash continues. Shells take both characters out before they read words; the parser does so in some places
+//! What stands in what, as far as that is plain, and lines that a backslash continues. Shells take both characters out before they read words; the parser does so in some places
 //! only. Where the words are the same with blanks there, it gets blanks.
 
+/// More is not looked through.
+const MAX_DEPTH: usize = 32;
+
 /// What a character stands in.
-enum Context {
-    /// Commands, with so many open parentheses; in a substitution that begins here, or in none.
-    Commands { open: usize, substitution: Option<usize> },
+struct Context {
+    kind: Kind,
+    /// The open parentheses; of each whether it is that of a pattern group, such as `@(a|b)`.
+    parentheses: Vec<bool>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Commands; in a substitution that begins here, or in none.
+    Commands(Option<usize>),
     /// Double quotes.
     Quotes,
+    /// `${…}`
+    Expansion,
+}
+
+/// What a text is like on the outside.
+pub(super) struct Scanned {
+    /// The text with blanks where a line is continued between words, or a comment seems to be; `None`: it is continued somewhere
+    /// else.
+    pub(super) joined: Option<String>,
+    /// How many substitutions stand in each other.
+    pub(super) substitutions: usize,
+    /// How many `${…}`.
+    pub(super) expansions: usize,
+    /// How many pattern groups.
+    pub(super) groups: usize,
 }
 
 struct Scanner<'a> {
     text: &'a str,
     at: usize,
     joined: Vec<u8>,
+    is_joined: bool,
     contexts: Vec<Context>,
     /// A word may go on.
     in_word: bool,
     /// A here-document begins in the next line, and ends with this one; whether it is quoted.
     heredoc: Option<(String, bool)>,
+    deepest: [usize; 3],
 }
 
-/// The text with blanks where a line is continued between words, or a comment seems to be; `None`: it is continued somewhere
-/// else, or that could not be told.
-pub(super) fn joined(text: &str) -> Option<String> {
-    let commands = Context::Commands { open: 0, substitution: None };
-    let joined = text.as_bytes().to_vec();
-    let mut scanner = Scanner { text, at: 0, joined, contexts: vec![commands], in_word: false, heredoc: None };
+/// Goes through a text once; `None`: it could not be told what stands in what.
+pub(super) fn scan(text: &str) -> Option<Scanned> {
+    let mut scanner = Scanner {
+        text,
+        at: 0,
+        joined: text.as_bytes().to_vec(),
+        is_joined: true,
+        contexts: vec![Context::new(Kind::Commands(None))],
+        in_word: false,
+        heredoc: None,
+        deepest: [0; 3],
+    };
     while scanner.at < text.len() {
         scanner.step()?;
+        let open = scanner.contexts.last().map_or(0, |context| context.parentheses.len());
+        if scanner.contexts.len() > MAX_DEPTH || open > MAX_DEPTH {
+            return None;
+        }
     }
-    let is_whole = scanner.contexts.len() == 1 && scanner.heredoc.is_none();
-    is_whole.then(|| String::from_utf8(scanner.joined).ok())?
+    let is_whole = matches!(scanner.contexts.as_slice(), [outer] if outer.parentheses.is_empty());
+    let joined = scanner.is_joined.then_some(scanner.joined).and_then(|joined| String::from_utf8(joined).ok());
+    let [substitutions, expansions, groups] = scanner.deepest;
+    (is_whole && scanner.heredoc.is_none()).then_some(Scanned { joined, substitutions, expansions, groups })
+}
+
+impl Context {
+    fn new(kind: Kind) -> Self {
+        Self { kind, parentheses: Vec::new() }
+    }
 }
 
 impl Scanner<'_> {
@@ -39,25 +84,74 @@ impl Scanner<'_> {
     }
 
     fn step(&mut self) -> Option<()> {
-        match self.contexts.last()? {
-            Context::Quotes => self.quoted(),
-            Context::Commands { .. } => self.command(),
+        match self.contexts.last()?.kind {
+            Kind::Quotes => self.quoted(),
+            Kind::Commands(_) => self.command(),
+            Kind::Expansion => self.expansion(),
         }
+    }
+
+    fn enter(&mut self, kind: Kind, bytes: usize) {
+        self.contexts.push(Context::new(kind));
+        self.at += bytes;
+        let count = |is: fn(Kind) -> bool| self.contexts.iter().filter(|context| is(context.kind)).count();
+        let substitutions = count(|kind| matches!(kind, Kind::Commands(Some(_))));
+        self.deepest[0] = self.deepest[0].max(substitutions);
+        self.deepest[1] = self.deepest[1].max(count(|kind| kind == Kind::Expansion));
+    }
+
+    fn leave(&mut self) {
+        self.contexts.pop();
+        self.at += 1;
     }
 
     fn quoted(&mut self) -> Option<()> {
         match self.rest() {
             [b'\\', _, ..] => self.at += 2,
-            [b'"', ..] => {
-                self.contexts.pop();
-                self.at += 1;
-            }
+            [b'"', ..] => self.leave(),
             [b'$', b'(', ..] => self.substitution(),
-            [b'$', b'{', ..] => self.expansion()?,
-            [b'`', ..] => return None,
+            [b'$', b'{', ..] => self.enter(Kind::Expansion, 2),
+            [b'`', ..] => self.backticks()?,
             _ => self.at += 1,
         }
         Some(())
+    }
+
+    /// Between `${` and `}`.
+    fn expansion(&mut self) -> Option<()> {
+        let is_quoted = self.contexts.iter().any(|context| context.kind == Kind::Quotes);
+        match self.rest() {
+            [b'\\', b'\n', ..] | [b'{', ..] => return None,
+            [b'\\', _, ..] => self.at += 2,
+            // a character like any other, or a quote
+            [b'\'', ..] if is_quoted => return None,
+            [b'\'', rest @ ..] => self.at += 2 + rest.iter().position(|byte| *byte == b'\'')?,
+            [b'"', ..] => self.enter(Kind::Quotes, 1),
+            [b'$', b'(', ..] => self.substitution(),
+            [b'$', b'{', ..] => self.enter(Kind::Expansion, 2),
+            [b'`', ..] => self.backticks()?,
+            [b'(', ..] => self.parenthesis(true)?,
+            [b')', ..] => self.parenthesis(false)?,
+            [b'}', ..] => self.leave(),
+            _ => self.at += 1,
+        }
+        Some(())
+    }
+
+    /// Shells look for the next backtick without a backslash, also behind quotes.
+    fn backticks(&mut self) -> Option<()> {
+        let (text, begin) = (self.text, self.at);
+        let mut rest = text.bytes().enumerate().skip(begin + 1);
+        loop {
+            match rest.next()? {
+                (_, b'\\') => self.is_joined &= rest.next()?.1 != b'\n',
+                (end, b'`') => {
+                    self.at = end + 1;
+                    return Some(());
+                }
+                _ => {}
+            }
+        }
     }
 
     fn command(&mut self) -> Option<()> {
@@ -66,22 +160,17 @@ impl Scanner<'_> {
         match self.rest() {
             [b'\\', b'\n', after @ ..] => {
                 let after = after.first().copied();
-                if !self.is_between_words(was_in_word, before, after) {
-                    return None;
-                }
+                self.is_joined &= self.is_between_words(was_in_word, before, after);
                 self.blank(2);
                 self.in_word = false;
             }
             [b'\\', _, ..] => self.at += 2,
             [b'\'' | b'"', ..] if before == b'$' => return None,
             [b'\'', rest @ ..] => self.at += 2 + rest.iter().position(|byte| *byte == b'\'')?,
-            [b'"', ..] => {
-                self.contexts.push(Context::Quotes);
-                self.at += 1;
-            }
-            [b'`', ..] => return None,
+            [b'"', ..] => self.enter(Kind::Quotes, 1),
+            [b'`', ..] => self.backticks()?,
             [b'$', b'(', ..] => self.substitution(),
-            [b'$', b'{', ..] => self.expansion()?,
+            [b'$', b'{', ..] => self.enter(Kind::Expansion, 2),
             [b'#', ..] if !was_in_word => self.comment(),
             [b'<', b'<', b'<', ..] => {
                 self.at += 3;
@@ -124,18 +213,23 @@ impl Scanner<'_> {
     }
 
     fn substitution(&mut self) {
-        self.contexts.push(Context::Commands { open: 0, substitution: Some(self.at) });
-        self.at += 2;
+        self.enter(Kind::Commands(Some(self.at)), 2);
         self.in_word = false;
     }
 
     fn parenthesis(&mut self, opens: bool) -> Option<()> {
-        let Some(Context::Commands { open, substitution }) = self.contexts.last_mut() else { return None };
+        let before = self.at.checked_sub(1).and_then(|at| self.text.as_bytes().get(at));
+        let is_group = before.is_some_and(|before| b"?*+@!".contains(before));
+        let context = self.contexts.last_mut()?;
         self.in_word = false;
         self.at += 1;
-        match (opens, *open, *substitution) {
-            (true, ..) => *open += 1,
-            (false, 0, Some(start)) => {
+        match (opens, context.kind) {
+            (true, _) => {
+                context.parentheses.push(is_group);
+                let groups = self.contexts.iter().flat_map(|context| &context.parentheses).filter(|group| **group);
+                self.deepest[2] = self.deepest[2].max(groups.count());
+            }
+            (false, Kind::Commands(Some(start))) if context.parentheses.is_empty() => {
                 // the parenthesis may be of a pattern
                 if self.text.get(start..self.at).is_none_or(|text| text.contains("case")) {
                     return None;
@@ -143,19 +237,9 @@ impl Scanner<'_> {
                 self.contexts.pop();
                 self.in_word = true;
             }
-            (false, ..) => *open = open.saturating_sub(1),
+            // or that of a pattern of `case`
+            (false, _) => drop(context.parentheses.pop()),
         }
-        Some(())
-    }
-
-    /// `${…}` without quotes in it.
-    fn expansion(&mut self) -> Option<()> {
-        let length = self.rest().iter().position(|byte| *byte == b'}')?;
-        let inside = self.rest().get(2..length)?;
-        if inside.iter().any(|byte| b"'\"\\`${(\n".contains(byte)) {
-            return None;
-        }
-        self.at += length + 1;
         Some(())
     }
 
@@ -191,16 +275,18 @@ impl Scanner<'_> {
             if line.trim_start_matches('\t') == end {
                 return Some(());
             }
-            if line.ends_with('\\') && !is_quoted {
-                return None;
-            }
+            self.is_joined &= is_quoted || !line.ends_with('\\');
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::joined;
+    use super::scan;
+
+    fn joined(text: &str) -> Option<String> {
+        scan(text)?.joined
+    }
 
     #[test]
     fn blanks_stand_where_a_line_is_continued_between_words() {
@@ -213,6 +299,8 @@ mod tests {
             ("a \"$(\\\n b)\"", "a \"$(   b)\""),
             ("a <<'E'\nb\\\nE\nc \\\n d", "a <<'E'\nb\\\nE\nc    d"),
             ("a) \\\n b", "a)    b"),
+            ("`a` \"`b \\` '`\" \\\n c", "`a` \"`b \\` '`\"    c"),
+            ("${a-\"${b}\"} \\\n c", "${a-\"${b}\"}    c"),
         ] {
             assert_eq!(joined(text).as_deref(), Some(expected), "{text:?}");
         }
@@ -229,12 +317,13 @@ mod tests {
             "a <<E \\\n b\nE",
             "a <<E\nb\\\nE\nE",
             "`a \\\n b`",
+            "${a-\\\nb}",
             "$'a' \\\nb",
             "\"a",
             "$(a",
             "a <<E\nb",
             "$(case a in b) c;; esac \\\n d)",
-            "${a-\"b\"} \\\n c",
+            "\"${a-'b'}\" \\\n c",
             "a <<E <<F\nE\nF",
         ] {
             assert_eq!(joined(text), None, "{text:?}");

@@ -249,7 +249,10 @@ fn collect_here(items: Vec<Item>) -> Analysis {
     let mut values = plain::Values::default();
     while let Some((depth, item)) = waiting.pop() {
         match item {
-            Item::Command(_) if analysis.commands.len() >= MAX_COMMANDS => analysis.not_understood("it is too long"),
+            Item::Command(_) if analysis.commands.len() >= MAX_COMMANDS => {
+                analysis.not_understood("it is too long");
+                break;
+            }
             Item::Command(command) => {
                 words += 1 + command.arguments.len();
                 if words > MAX_WORDS {
@@ -314,6 +317,11 @@ fn collect_here(items: Vec<Item>) -> Analysis {
 /// many, for those that stand in words of redirections more than once, for expansions that stand in each other, and for
 /// each choice among pattern groups, since any of them may not end.
 fn rereads(text: &str) -> usize {
+    if let Some(scanned) = continued::scan(text) {
+        let (deepest, expansions) = (scanned.substitutions.min(walk::MAX_TREE_DEPTH), scanned.expansions);
+        let choices = 1 << scanned.groups.min(MAX_PATTERN_GROUPS);
+        return (1 + deepest + deepest * deepest / 8) * (1 + expansions.pow(3) / 8) * choices;
+    }
     let substitutions = ["$(", "<(", ">("].map(|opening| text.matches(opening).count());
     let deepest = substitutions.iter().sum::<usize>().min(walk::MAX_TREE_DEPTH);
     let expansions = 1 + around_others(text).pow(3) / 8;

@@ -28,7 +28,7 @@ pub(super) fn joined(text: &str) -> Result<Cow<'_, str>, &'static str> {
     if !text.contains("\\\n") {
         return Ok(Cow::Borrowed(text));
     }
-    match continued::joined(text) {
+    match continued::scan(text).and_then(|scanned| scanned.joined) {
         Some(joined) => Ok(Cow::Owned(joined)),
         None if text.match_indices("\\\n").all(|(at, _)| may_continue(text, at)) => Ok(Cow::Borrowed(text)),
         None => Err(CONTINUED),

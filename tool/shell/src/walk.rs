@@ -19,7 +19,8 @@ pub(super) const MAX_TREE_DEPTH: usize = 60;
 const MAX_PARSE_STEPS: usize = 2 * MAX_TEXT_BYTES;
 
 /// What makes the parser slow, or deep beyond its own bounds, if there is much of it.
-const BOUNDED: [(&str, usize); 6] = [("${", 256), ("<<", 64), ("time", 64), ("coproc", 64), ("((", 512), ("&&", 1024)];
+const BOUNDED: [(&str, usize); 8] =
+    [("$(", 4096), ("`", 8192), ("${", 1024), ("<<", 64), ("time", 64), ("coproc", 64), ("((", 512), ("&&", 1024)];
 /// In bytes that the parser looks at for the ends of braces and subscripts.
 const MAX_SCANNED_BYTES: usize = 64 * MAX_TEXT_BYTES;
 /// Of one subscript.
@@ -93,7 +94,7 @@ pub(super) fn items(reader: Reader, text: &str) -> Vec<Item> {
     let is_over = |(mark, most): &(&str, usize)| text.matches(mark).count() > *most;
     let openings = openings(text);
     if BOUNDED.iter().any(is_over)
-        || openings.len() * text.len() > MAX_SCANNED_BYTES
+        || openings.iter().map(|at| scanned(text, *at)).sum::<usize>() > MAX_SCANNED_BYTES
         || has_long_subscript(text, &openings)
     {
         return vec![Item::Unknown(COMPLICATED)];
@@ -123,6 +124,17 @@ pub(super) fn items(reader: Reader, text: &str) -> Vec<Item> {
 fn has_long_subscript(text: &str, openings: &[usize]) -> bool {
     let is_long = |rest: &str| rest.find(']').unwrap_or(rest.len()) > MAX_SUBSCRIPT_BYTES;
     openings.iter().any(|at| text.get(at + 1..).is_some_and(|rest| rest.starts_with('[') && is_long(rest)))
+}
+
+/// How much the parser may look at for the end of the brace or subscript here, in bytes: all that follows, if quotes might hide it.
+fn scanned(text: &str, at: usize) -> usize {
+    let rest = text.get(at + 1..).unwrap_or_default();
+    let end = if text.get(at..).is_some_and(|text| text.starts_with('[')) { ']' } else { '}' };
+    let is_end = |c: char| c == end || matches!(c, '\'' | '"' | '\\' | '`' | '{' | '[' | '(');
+    match rest.find(is_end) {
+        Some(length) if rest.get(length..).is_some_and(|rest| rest.starts_with(end)) => length,
+        _ => rest.len(),
+    }
 }
 
 /// Braces at words and subscripts, by the bytes before them: for the end of each the parser may look through all of the text.
