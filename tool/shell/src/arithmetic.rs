@@ -66,10 +66,14 @@ fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// The variable at the beginning of a text, `$x` or `${x}`, and its length there; or `$#` or `$?`, which are numbers.
+/// The variable at the beginning of a text, `$x` or `${x}`, and its length there; or `$#`, `$?` or `${#x}`, which are numbers.
 fn expansion(text: &str) -> Option<(Option<&str>, usize)> {
     if text.starts_with("$#") || text.starts_with("$?") {
         return Some((None, 2));
+    }
+    if let Some((counted, _)) = text.strip_prefix("${#").and_then(|rest| rest.split_once('}')) {
+        let name = ["[@]", "[*]"].iter().find_map(|all| counted.strip_suffix(all)).unwrap_or(counted);
+        return builtins::is_name(name).then_some((None, counted.len() + 4));
     }
     let (name, length) = match text.strip_prefix("${") {
         Some(rest) => rest.split_once('}').map(|(name, _)| (name, name.len() + 3))?,
@@ -288,6 +292,7 @@ mod tests {
             ("i <<= 2", &["i"], true),
             ("a = b == c ? 1 : 2, d", &["a", "b", "c", "d"], true),
             ("$# % 2", &[], false),
+            ("${#x} - ${#a[@]} == i", &["i"], false),
             ("", &[], false),
         ] {
             assert_eq!(Expression::parse(text), Some(Expression { names: names.to_vec(), assigns }), "{text}");
@@ -297,8 +302,9 @@ mod tests {
     #[test]
     fn anything_else_is_not() {
         for text in [
-            "a[1]", "$(id)", "`id`", "${x:-1}", "${!x}", "$1", "$@", "'a'", "\"a\"", "\\", "(1", "1)", ")(", "${e}x",
-            "x$e", "$e$f", "1$e", "${x", "$", "${}", "10#x", "a;b", "é", "${e}_", "$#x", "$?x", "{a,b}", "$[1]",
+            "a[1]", "$(id)", "`id`", "${x:-1}", "${!x}", "${#x:-1}", "${#a[i]}", "${#}", "${#x}y", "$1", "$@", "'a'",
+            "\"a\"", "\\", "(1", "1)", ")(", "${e}x", "x$e", "$e$f", "1$e", "${x", "$", "${}", "10#x", "a;b", "é",
+            "${e}_", "$#x", "$?x", "{a,b}", "$[1]",
         ] {
             assert_eq!(Expression::parse(text), None, "{text}");
         }

@@ -10,9 +10,11 @@ const CHANGED: &str = "a builtin changes what runs";
 pub(super) const EVALUATED: &str = "bash evaluates an argument";
 
 /// Options that change neither how a text is read nor what is run.
-const HARMLESS_OPTIONS: [&str; 7] = ["errexit", "nounset", "pipefail", "noglob", "xtrace", "errtrace", "noclobber"];
-const HARMLESS_LETTERS: &str = "eufxEC";
-const HARMLESS_SHOPT: [&str; 6] = ["nullglob", "dotglob", "globstar", "failglob", "nocaseglob", "inherit_errexit"];
+const HARMLESS_OPTIONS: [&str; 8] =
+    ["errexit", "nounset", "pipefail", "noglob", "xtrace", "errtrace", "noclobber", "notify"];
+const HARMLESS_LETTERS: &str = "eufxECb";
+const HARMLESS_SHOPT: [&str; 7] =
+    ["nullglob", "dotglob", "globstar", "failglob", "nocaseglob", "nocasematch", "inherit_errexit"];
 
 /// Whether setting this variable can change which programs run: in bash, by the dynamic linker or the C library, by a
 /// wrapper, or as the directory that startup files are in. See [`decides_reading`] too.
@@ -168,7 +170,13 @@ impl Setter {
         let takes = self.name == "unset";
         let mut items: Vec<_> = names.flat_map(|word| if takes { taken(word) } else { named(word) }).collect();
         let is_array = |option: &str| option.is_empty() || parsed.given.iter().any(|given| given.name == option);
-        items.extend(self.array.filter(|option| is_array(option)).map(|_| Item::Mark(Mark::Array)));
+        if self.array.is_some_and(is_array) {
+            let arrays = items.iter().filter_map(|item| match item {
+                Item::Assigned(variable) => Some(Item::Array(variable.clone())),
+                _ => None,
+            });
+            items.extend(arrays.collect::<Vec<_>>());
+        }
         items
     }
 }
@@ -185,9 +193,10 @@ pub(super) fn called(name: &str, words: &Words) -> Vec<Item> {
         "fc" => unknown(false, CHANGED),
         "enable" | "bind" | "history" => unknown(words.is_empty(), CHANGED),
         "compgen" => completed(words),
-        "hash" => unknown(words.iter().all(|word| word.is("-r")), CHANGED),
-        "jobs" => unknown(words.iter().all(|word| is_flags(word.known(), "lprs")), CHANGED),
-        "set" => unknown(sets_harmless(words), CHANGED),
+        "hash" => unknown(words.iter().all(|word| is_operand(word) || is_flags(word.known(), "rdtl")), CHANGED),
+        "jobs" => unknown(words.iter().all(|word| is_operand(word) || is_flags(word.known(), "lprs")), CHANGED),
+        "set" if sets_harmless(words) => vec![Item::Mark(Mark::Positional)],
+        "set" => unknown(false, CHANGED),
         "shopt" => unknown(shopts_harmless(words), CHANGED),
         "let" => words.iter().flat_map(calculated).collect(),
         "test" | "[" if tests_plainly(words) => relied(words),
@@ -196,6 +205,10 @@ pub(super) fn called(name: &str, words: &Words) -> Vec<Item> {
         "export" | "declare" | "typeset" | "local" | "readonly" => declared(name == "export", words),
         _ => Vec::new(),
     }
+}
+
+fn is_operand(word: &Expansion) -> bool {
+    word.known().is_some_and(|word| !word.starts_with(['-', '+']))
 }
 
 /// An expression of `let`.

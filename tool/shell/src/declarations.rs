@@ -5,7 +5,7 @@ use shuck_ast::{ArrayElem, Assignment, AssignmentValue, DeclClause, DeclOperand}
 use super::builtins;
 use super::expansion::Expansion;
 use super::programs::ONLY_BASH;
-use super::walk::{EVALUATED, Item, Mark, Reader, Walk};
+use super::walk::{EVALUATED, Item, Reader, Walk};
 
 impl Walk<'_> {
     pub(super) fn declaration(&mut self, command: &DeclClause) {
@@ -45,14 +45,14 @@ impl Walk<'_> {
                 }
             });
         }
-        if exports {
-            self.items.extend(names.into_iter().map(Item::Exported));
-        }
         if is_array {
-            self.items.push(Item::Mark(Mark::Array));
+            self.items.extend(names.iter().cloned().map(Item::Array));
         }
         if is_array && has_value {
             self.unknown(EVALUATED);
+        }
+        if exports {
+            self.items.extend(names.into_iter().map(Item::Exported));
         }
         self.items.push(Item::Command(super::SimpleCommand::new(command.variant.as_ref(), &arguments)));
     }
@@ -64,7 +64,7 @@ impl Walk<'_> {
             (_, Expansion::Known(argument)) if argument.contains("=(") => self.unknown(EVALUATED),
             (_, Expansion::Known(_)) => {}
             (_, argument) if self.reader == Reader::Posix && !argument.is_one() => self.unknown(EVALUATED),
-            _ => self.items.push(Item::Mark(Mark::Declared)),
+            _ => self.items.push(Item::Declared(assignment.target.name.to_string())),
         }
     }
 
@@ -109,7 +109,9 @@ impl Walk<'_> {
                 let operator = if assignment.append { "+=" } else { "=" };
                 let value = self.word(word);
                 let target = &assignment.target;
-                if target.subscript.is_some() || assignment.append {
+                if target.subscript.is_some() {
+                    self.items.extend(builtins::listed(target.name.as_str()));
+                } else if assignment.append {
                     self.set(target.name.as_str());
                 } else {
                     let written = self.written(word.span).unwrap_or_default();
@@ -136,7 +138,7 @@ impl Walk<'_> {
                 if self.written(assignment.span).is_none_or(|text| is_hidden(&text)) {
                     self.unknown(EVALUATED);
                 }
-                self.items.push(Item::Mark(Mark::Array));
+                self.items.push(Item::Array(assignment.target.name.to_string()));
                 self.scanned(assignment.span, |walk| array.elements.iter().for_each(|element| walk.element(element)));
                 Expansion::Any
             }

@@ -4,6 +4,11 @@
 
 /// Texts that have run `zz`, or look as if: with all that was once understood and ran what was not listed.
 pub(super) const TEXTS: &[&str] = &[
+    "set -- '-v a[$(zz)]'; [ $1 ]", "f() { [ $1 ]; }; f '-v a[$(zz)]'", "sh -c '[ $1 ]' x '-v a[$(zz)]'", "[ $1 = a ] || zz", "[ ${10} ] || zz", "wait $!; zz", "zz & p=$!; wait $p",
+    "zz ${x% *}", "x='a b'; zz \"${x% *}\"", "zz \"${x:+-a $x}\"", "x=b; zz ${x:+-a $x}", "zz ${x:-a b}", "zz ${x:-<(zy)}", "zz ${x:-(a)}", "zz ${x:-a;zy}", "zz ${x:-a|zy}", "zz \"${x:-(a;zy)}\"", "zz ${x:-a\\}b}", "zz ${x% }",
+    "zz ${x:-/a/${y}.b}", "zz ${x:-${y:-a}}", "zz ${x#${y}}", "zz ${x:-${y}", "zz ${x:-{a}}", "zz ${x:-$}a}", "x=a; zz ${x//,/ }", "zz ${x//a/$(zy)}", "zz ${x/a b/c d}", "zz ${x/a}/b}",
+    "a=(b); declare x=$y; zz", "a=(b); declare a=$y; zz", "declare -a x; y='($(zz))'; declare x=$y", "local x=${a[0]}; zz", "a=(1 2); ((${#a[@]} == 2)) && zz", "((${#a[*]})) || zz", "x=abc; ((${#x} > 2)) && zz", "((${#a[$(zz)]}))",
+    "hash zz", "hash -p zz a; a", "hash -t zz", "jobs %1; zz", "jobs -x zz", "set -b; zz", "set -o notify; zz", "x=zz; hash $x", "x='-p zz a'; hash $x; a", "compgen -W '$(zz)' -- x", "COMPREPLY[0]=a; zz", "COMPREPLY[$(zz)]=a", "COMPREPLY+=(a); zz",
     "x='-v a[$(zz)]'; [ $x ]", "x=b; x='-v a[$(zz)]'; [ $x = y ]", "for x in a '-v a[$(zz)]'; do [ $x ]; done", "x=a; for y in $x; do [ -e $y ]; done; zz",
     "y='-v a[$(zz)]'; x=\"$y\"; [ -e /$x ]", "x=' -v'; y='a[$(zz)]'; test $x$y", "x=-; y='v a[$(zz)]'; [ $x$y ]", "x=a; x+=' -v a[$(zz)]'; [ $x ]",
     "f() { local x; [ $x ]; x=$1; [ $x ]; }; f '-v a[$(zz)]'", "read x <<E\n-v a[$(zz)]\nE\n[ $x ]", "set -- '-v a[$(zz)]'; for x; do [ $x ]; done",

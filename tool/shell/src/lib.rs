@@ -242,7 +242,8 @@ fn collect_here(items: Vec<Item>) -> Analysis {
     let mut analysis = Analysis { understood: true, ..Analysis::default() };
     let mut waiting: Vec<(usize, Item)> = items.into_iter().rev().map(|item| (0, item)).collect();
     let mut read = 0;
-    let (mut is_ascii, mut array, mut declared, mut locale) = (true, false, false, false);
+    let (mut is_ascii, mut locale) = (true, false);
+    let (mut arrays, mut declared) = (BTreeSet::new(), BTreeSet::new());
     let (mut split, mut trap, mut home, mut shell) = (false, false, false, false);
     let (mut restored, mut relied) = (BTreeSet::new(), BTreeSet::new());
     let mut words = 0;
@@ -277,12 +278,13 @@ fn collect_here(items: Vec<Item>) -> Analysis {
             Item::Relied(variable) => drop(relied.insert(variable)),
             Item::Operand(variable) => drop(analysis.evaluated.insert(variable)),
             Item::Exported(variable) => drop(analysis.exported.insert(variable)),
-            Item::Mark(Mark::Array) => array = true,
-            Item::Mark(Mark::Declared) => declared = true,
+            Item::Array(variable) => drop(arrays.insert(variable)),
+            Item::Declared(variable) => drop(declared.insert(variable)),
             Item::Mark(Mark::Locale) => locale = true,
             Item::Mark(Mark::Split) => split = true,
             Item::Mark(Mark::Home) => home = true,
             Item::Mark(Mark::Shell) => shell = true,
+            Item::Mark(Mark::Positional) => values.give_positional(),
             Item::Mark(Mark::Trap) => trap = true,
             Item::Text(..) if depth >= MAX_TEXT_DEPTH => analysis.not_understood("it is nested too deep"),
             Item::Text(reader, text) => {
@@ -303,7 +305,7 @@ fn collect_here(items: Vec<Item>) -> Analysis {
         analysis.not_understood(ASSIGNED);
     }
     let is_number = |variable: &String| values.is_number(variable) && !analysis.exported.contains(variable);
-    if (array && declared) || !analysis.evaluated.iter().all(is_number) {
+    if !arrays.is_disjoint(&declared) || !analysis.evaluated.iter().all(is_number) {
         analysis.not_understood(walk::EVALUATED);
     }
     match values.plain_with(&relied).filter(|all| all.is_disjoint(&analysis.exported)) {

@@ -58,12 +58,20 @@ impl Walk<'_> {
 fn variable(written: &str) -> Option<&str> {
     let name = written.strip_prefix('$')?;
     let name = name.strip_prefix('{').map_or(Some(name), |name| name.strip_suffix('}'))?;
-    builtins::is_name(name).then_some(name)
+    (builtins::is_name(name) || is_positional(name)).then_some(name)
+}
+
+/// `1` and so on: a text has none of these but those that it gives, to `set`, a function or another shell.
+fn is_positional(name: &str) -> bool {
+    !name.is_empty() && name.starts_with(|c: char| c != '0') && name.chars().all(|c| c.is_ascii_digit())
 }
 
 /// What a text gives the variables.
 #[derive(Default)]
-pub(super) struct Values(HashMap<String, Given>);
+pub(super) struct Values {
+    variables: HashMap<String, Given>,
+    has_positional: bool,
+}
 
 /// How often a variable is given values.
 #[derive(Default)]
@@ -78,8 +86,12 @@ struct Given {
 }
 
 impl Values {
+    pub(super) fn give_positional(&mut self) {
+        self.has_positional = true;
+    }
+
     fn of(&mut self, variable: String) -> &mut Given {
-        self.0.entry(variable).or_default()
+        self.variables.entry(variable).or_default()
     }
 
     pub(super) fn any(&mut self, variable: &str) {
@@ -104,16 +116,16 @@ impl Values {
 
     /// Whether a variable has numbers alone.
     pub(super) fn is_number(&self, variable: &str) -> bool {
-        arithmetic::is_kept_number(variable) && !self.0.contains_key(variable)
-            || arithmetic::is_own(variable) && self.0.get(variable).is_none_or(|given| given.all <= given.numbers)
+        arithmetic::is_kept_number(variable) && !self.variables.contains_key(variable)
+            || arithmetic::is_own(variable) && self.variables.get(variable).is_none_or(|given| given.all <= given.numbers)
             // one of the environment may have the name
-            || arithmetic::is_free(variable) && self.0.get(variable).is_some_and(|given| given.all <= given.numbers)
+            || arithmetic::is_free(variable) && self.variables.get(variable).is_some_and(|given| given.all <= given.numbers)
     }
 
     /// Whether a variable has separators that the shell or the text began with.
     pub(super) fn is_separators(&self, variable: &str) -> bool {
         (arithmetic::is_own(variable) || arithmetic::is_free(variable))
-            && self.0.get(variable).is_some_and(|given| given.all == given.separators)
+            && self.variables.get(variable).is_some_and(|given| given.all == given.separators)
     }
 
     /// The variables that must be plain for these to be, and all of them are; `None`: one is not.
@@ -124,7 +136,10 @@ impl Values {
             if !found.insert(variable.clone()) {
                 continue;
             }
-            let given = self.0.get(variable);
+            if is_positional(variable) && !self.has_positional {
+                continue;
+            }
+            let given = self.variables.get(variable);
             let is_own = arithmetic::is_own(variable) || arithmetic::is_free(variable) && given.is_some();
             if !is_own || given.is_some_and(|given| given.all > given.plain) {
                 return None;

@@ -84,8 +84,8 @@ fn looked_through(name: &str, reader: Reader, words: Words, wrappers: usize, ite
     }
     match name {
         "find" => find(words, reader, wrappers, items),
-        "bash" => items.extend([Item::Mark(Mark::Shell), shell_text(Reader::Bash, words)]),
-        "sh" | "dash" | "ash" => items.extend([Item::Mark(Mark::Shell), shell_text(Reader::Posix, words)]),
+        "bash" => items.extend(shell_text(Reader::Bash, words)),
+        "sh" | "dash" | "ash" => items.extend(shell_text(Reader::Posix, words)),
         // the user's own shell reads the text
         "su" => items.push(Item::Unknown(OPAQUE_SHELL)),
         name if is_shell(name) => items.push(Item::Unknown(OPAQUE_SHELL)),
@@ -244,7 +244,8 @@ fn find(words: Words, reader: Reader, wrappers: usize, items: &mut Vec<Item>) {
 }
 
 /// The text of `sh -c`. Options that are not here make it not understood.
-fn shell_text(reader: Reader, words: Words) -> Item {
+fn shell_text(reader: Reader, words: Words) -> Vec<Item> {
+    const UNKNOWN: Item = Item::Unknown(OPAQUE_SHELL);
     let mut words = words.into_iter();
     let mut wanted = false;
     while let Some(Expansion::Known(word)) = words.next() {
@@ -254,10 +255,9 @@ fn shell_text(reader: Reader, words: Words) -> Item {
         }
         if matches!(word.as_str(), "-" | "--") || !word.starts_with(['-', '+']) {
             let text = if word.starts_with('-') { words.next() } else { Some(Expansion::Known(word)) };
-            return match text {
-                Some(Expansion::Known(text)) if wanted => Item::Text(reader, text),
-                _ => Item::Unknown(OPAQUE_SHELL),
-            };
+            let Some(Expansion::Known(text)) = text.filter(|_| wanted) else { return vec![UNKNOWN] };
+            let positional = words.next().map(|_| Item::Mark(Mark::Positional));
+            return [Item::Mark(Mark::Shell)].into_iter().chain(positional).chain([Item::Text(reader, text)]).collect();
         }
         let letters = word.strip_prefix('-').unwrap_or("+");
         let options = letters.matches('o').count();
@@ -265,11 +265,11 @@ fn shell_text(reader: Reader, words: Words) -> Item {
             || options > 1
             || (options == 1 && !builtins::names_option(words.next().as_ref()))
         {
-            return Item::Unknown(OPAQUE_SHELL);
+            return vec![UNKNOWN];
         }
         wanted |= letters.contains('c');
     }
-    Item::Unknown(OPAQUE_SHELL)
+    vec![UNKNOWN]
 }
 
 /// What `trap` has the shell run later.

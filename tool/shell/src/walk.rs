@@ -55,6 +55,10 @@ pub(super) enum Item {
     Operand(String),
     /// A variable of the environment of programs gets a value.
     Exported(String),
+    /// A variable is an array.
+    Array(String),
+    /// A declaration gives a variable a value that is not known; for an array, bash would evaluate it.
+    Declared(String),
     /// Why not all is understood.
     Unknown(&'static str),
 }
@@ -70,16 +74,14 @@ pub(super) enum Reader {
 /// What only matters together with something else, maybe of another text.
 #[derive(Clone, Copy)]
 pub(super) enum Mark {
-    /// A variable is an array.
-    Array,
-    /// A declaration gives a variable a value that is not known; for an array, bash would evaluate it.
-    Declared,
     /// The locale is set.
     Locale,
     /// The directory of startup files is set.
     Home,
     /// A shell runs, which may read startup files.
     Shell,
+    /// Positional parameters are given.
+    Positional,
     /// While a command reads, words are split by something else.
     Split,
     /// A text runs at any time.
@@ -395,6 +397,7 @@ impl Walk<'_> {
     }
 
     fn function(&mut self, function: &FunctionDef) {
+        self.items.push(Item::Mark(Mark::Positional));
         if function.header.entries.is_empty() {
             self.unknown(OTHER_SHELL);
         }
@@ -446,6 +449,7 @@ impl Walk<'_> {
     pub(super) fn reference(&mut self, reference: &VarRef) {
         if let Some(subscript) = &reference.subscript {
             self.subscript(subscript);
+            self.items.push(Item::Array(reference.name.to_string()));
         }
     }
 

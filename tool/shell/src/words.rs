@@ -11,7 +11,7 @@ use shuck_ast::{
 };
 
 use super::expansion::Expansion;
-use super::walk::{EVALUATED, Item, Mark, Reader, Walk};
+use super::walk::{EVALUATED, Item, Reader, Walk};
 use super::{builtins, refused};
 
 const UNREAD: &str = "a substitution could not be read";
@@ -59,6 +59,12 @@ impl Walk<'_> {
             Expansion::Any => self.plain_by(word).map_or(Expansion::Any, Expansion::Plain),
             expansion => expansion,
         }
+    }
+
+    /// Goes into the word of an expansion, which a blank does not end.
+    fn operand(&mut self, word: &Word) {
+        self.tiled(word.span.start.offset()..word.span.end.offset(), &word.parts);
+        self.expression(word);
     }
 
     /// Goes into a word that is an arithmetic or a regular expression, in which parentheses are its own.
@@ -215,15 +221,15 @@ impl Walk<'_> {
             ParameterOp::RemovePrefixShort { pattern }
             | ParameterOp::RemovePrefixLong { pattern }
             | ParameterOp::RemoveSuffixShort { pattern }
-            | ParameterOp::RemoveSuffixLong { pattern } => self.pattern(pattern),
+            | ParameterOp::RemoveSuffixLong { pattern } => self.pattern_in(pattern, Place::Plain),
             ParameterOp::ReplaceFirst { pattern, replacement_word_ast, .. }
             | ParameterOp::ReplaceAll { pattern, replacement_word_ast, .. } => {
-                self.pattern(pattern);
-                self.word(replacement_word_ast);
+                self.pattern_in(pattern, Place::Plain);
+                self.operand(replacement_word_ast);
             }
             _ => {}
         }
-        operand.into_iter().for_each(|word| drop(self.word(word)));
+        operand.into_iter().for_each(|word| self.operand(word));
     }
 
     /// `${x@P}` expands the value of a variable as a prompt, with the substitutions in it; `${x@Q}` quotes it.
@@ -243,13 +249,17 @@ impl Walk<'_> {
             // of an associative array the key, in which nothing is expanded either
             expression => self.evaluate(expression),
         }
-        self.items.push(Item::Mark(Mark::Array));
     }
 
     pub(super) fn pattern(&mut self, pattern: &Pattern) {
+        self.pattern_in(pattern, Place::Bare);
+    }
+
+    /// In an expansion a blank does not end it.
+    fn pattern_in(&mut self, pattern: &Pattern, place: Place) {
         for part in &pattern.parts {
             match &part.kind {
-                PatternPart::Literal(text) => drop(self.literal(text, part.span, Place::Bare)),
+                PatternPart::Literal(text) => drop(self.literal(text, part.span, place)),
                 PatternPart::AnyString | PatternPart::AnyChar => {}
                 PatternPart::CharClass(text) => self.checked(text.span(), |_| {}),
                 PatternPart::Group { patterns, .. } => {
@@ -257,7 +267,7 @@ impl Walk<'_> {
                     if self.slice(part.span).is_none_or(|text| text.contains(['\'', '"', '\\'])) {
                         self.unknown(UNREAD);
                     }
-                    patterns.iter().for_each(|pattern| self.pattern(pattern));
+                    patterns.iter().for_each(|pattern| self.pattern_in(pattern, place));
                 }
                 PatternPart::Word(word) => drop(self.word(word)),
             }
@@ -406,7 +416,17 @@ fn is_plain_operation(inside: &str) -> bool {
     let word = inside.strip_prefix('#').unwrap_or(inside);
     let operation = word.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '_');
     let is_plain = operation.is_empty() || operation.starts_with([':', '-', '=', '?', '+', '#', '%']);
-    is_plain && operation.len() < word.len() && !inside.contains(['\'', '"', '\\', '{', '}'])
+    let is_name = |rest: &str| rest.split_once('}').is_some_and(|(name, _)| builtins::is_name(name));
+    let is_nested = |(at, _): (usize, &str)| {
+        operation.get(..at).is_some_and(|before| before.ends_with('$')) && operation.get(at + 1..).is_some_and(is_name)
+    };
+    // ${y} alone may stand in it
+    let braces = inside.matches('{').count();
+    is_plain
+        && operation.len() < word.len()
+        && !inside.contains(['\'', '"', '\\'])
+        && operation.match_indices('{').all(is_nested)
+        && braces == inside.matches('}').count()
 }
 
 /// Takes the backslashes out; `None` if there is more in it than text.

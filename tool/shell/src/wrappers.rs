@@ -14,7 +14,7 @@ pub(super) struct Wrapper {
     /// What stands between the options and the program.
     before: Before,
     /// Options with which nothing is run.
-    describing: &'static str,
+    describing: &'static [&'static str],
     /// Without a program it runs a shell.
     alone_a_shell: bool,
 }
@@ -34,7 +34,7 @@ const PLAIN: Wrapper = Wrapper {
     name: "",
     options: Options { short: "", long: &[] },
     before: Before::Nothing,
-    describing: "",
+    describing: &[],
     alone_a_shell: false,
 };
 
@@ -64,7 +64,7 @@ pub(super) const WRAPPERS: [Wrapper; 20] = [
     Wrapper {
         name: "sudo",
         options: Options {
-            short: "bBEHknNPSC:D:g:p:r:t:T:u:",
+            short: "bBEHiklnNPSvVC:D:g:p:r:t:T:u:U:",
             long: &[
                 "background",
                 "non-interactive",
@@ -73,13 +73,15 @@ pub(super) const WRAPPERS: [Wrapper; 20] = [
                 "stdin",
                 "chdir:",
                 "group:",
+                "list",
+                "login",
                 "prompt:",
                 "user:",
             ],
         },
         before: Before::AssignmentsAndOptions,
+        describing: &["l", "list", "v", "V"],
         alone_a_shell: true,
-        ..PLAIN
     },
     Wrapper { name: "doas", options: Options { short: "nu:", long: &[] }, ..PLAIN },
     // it reads options its own way: none is understood
@@ -90,7 +92,7 @@ pub(super) const WRAPPERS: [Wrapper; 20] = [
         alone_a_shell: true,
         ..PLAIN
     },
-    Wrapper { name: "command", options: Options { short: "pvV", long: &[] }, describing: "vV", ..PLAIN },
+    Wrapper { name: "command", options: Options { short: "pvV", long: &[] }, describing: &["v", "V"], ..PLAIN },
     // of the name that others give a program, some make another program of themselves
     Wrapper { name: "exec", options: Options { short: "c", long: &[] }, ..PLAIN },
     Wrapper { name: "builtin", ..PLAIN },
@@ -135,7 +137,7 @@ impl Wrapper {
         // whatever comes after such an option does not undo it
         let known = words.iter().take_while(|word| word.known().is_some()).cloned().collect();
         let given = self.options.parse(known)?.given;
-        if given.iter().any(|option| self.describing.contains(option.name)) {
+        if given.iter().any(|option| self.describing.contains(&option.name)) {
             return Ok(Words::new());
         }
         let mut parsed = self.options.parse(words)?;
@@ -163,13 +165,18 @@ impl Wrapper {
                     }
                     parsed.operands.remove(0);
                     parsed = self.options.parse(parsed.operands)?;
-                    place.is_elsewhere |= self.place(&parsed.given, items)?.is_elsewhere;
+                    let again = self.place(&parsed.given, items)?;
+                    place.is_elsewhere |= again.is_elsewhere;
+                    place.is_by_shell |= again.is_by_shell;
                 }
             }
             Before::Applet => self.applet(&parsed.operands)?,
         }
         if self.alone_a_shell && parsed.operands.is_empty() {
             return Err(OPAQUE_WRAPPER);
+        }
+        if self.name == "sudo" && place.is_by_shell {
+            parsed.operands = parsed.operands.into_iter().map(read_by_shell).collect();
         }
         place.leads_to(&parsed.operands)?;
         if self.name == "xargs" { with_input(parsed) } else { Ok(parsed.operands) }
@@ -182,6 +189,7 @@ impl Wrapper {
             match (self.name, option.name) {
                 ("env", "u" | "unset") => taken_away(option, items)?,
                 ("env", "i" | "ignore-environment") => place.is_without_path = true,
+                ("sudo", "i" | "login") => (place.is_by_shell, place.is_elsewhere) = (true, true),
                 ("exec", "c") => place.is_without_environment = true,
                 ("env", "C" | "chdir") | ("sudo" | "run0", "D" | "chdir") => place.is_elsewhere = true,
                 // busybox takes the second for the program
@@ -216,6 +224,8 @@ struct Place {
     is_without_environment: bool,
     /// In another directory.
     is_elsewhere: bool,
+    /// By the user's login shell.
+    is_by_shell: bool,
 }
 
 impl Place {
@@ -232,6 +242,15 @@ impl Place {
             return Err(OPAQUE_WRAPPER);
         }
         Ok(())
+    }
+}
+
+/// A word of `sudo -i`, which puts a backslash before all that is special to shells, but not before `$`.
+fn read_by_shell(word: Expansion) -> Expansion {
+    match word {
+        // an empty one is none
+        Expansion::Known(word) if !word.is_empty() && !word.contains(['$', '\n']) => Expansion::Known(word),
+        _ => Expansion::Any,
     }
 }
 
