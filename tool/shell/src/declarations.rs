@@ -129,11 +129,10 @@ impl Walk<'_> {
             AssignmentValue::Compound(array) => {
                 self.items.extend(builtins::listed(assignment.target.name.as_str()));
                 self.ends_with(assignment.span, ')');
-                // within `$(…)` bash counts these parentheses too
+                // within `$(…)` bash takes these for operators too
                 let is_hidden = |text: &str| {
                     // with both the parser loses the end
-                    text.contains('{') && text.contains('`')
-                        || ["\\\n", "\\(", "\\)"].iter().any(|hidden| text.contains(hidden))
+                    text.contains('{') && text.contains('`') || has_escaped_operator(text)
                 };
                 if self.written(assignment.span).is_none_or(|text| is_hidden(&text)) {
                     self.unknown(EVALUATED);
@@ -160,4 +159,10 @@ impl Walk<'_> {
             }
         }
     }
+}
+
+/// A backslash stands before a character that is an operator without it, or ends a word or a quote.
+fn has_escaped_operator(text: &str) -> bool {
+    let mut escaped = text.split('\\').skip(1);
+    escaped.any(|rest| rest.starts_with(['(', ')', '&', ';', '|', '<', '>', '\'', '"', '\n']))
 }

@@ -30,7 +30,7 @@ pub(super) const TEXTS: &[&str] = &[
     "if a; then zz; elif zz; then function x { zz; }; fi", "zz `echo function`", "[[ a ]] && zz", "echo [[ a ]] && zz", "zz <(zy)", "zz '<('", "zz <<< a", "zz '<<<' a", "zz 1<<<a", "((1)) && zz", "zz \"((1\"", "zz coproc", "coproc zz",
     "zz \"`sh -c \"zy {a,b}\"`\"", "zz \"`trap 'sh -c \"zz {a,b}\"' EXIT`\"", "a=(c {a,b}`zy b`); x=\\`; zz", "a=(c {a,b}`zy`); zz \"\\`\"",
     ": <<a\na \n$(zz)\na", ": <<-a\n\ta\t\n$(zz)\na", "echo $(cat <<a\naz)\na\nzz)", "echo $(cat <<a\n\nzz )\naz{a\"b\"})\na\nzz)",
-    ": $( x=( a\\(for\nzz\n) b\n)", ": $( x=( \\(\nzz\n) b\n)", ": <(x=(\\(\nzz\n) b\n)",
+    ": $( x=( a\\(for\nzz\n) b\n)", ": $( x=( a\\&or\nzz\n) b\n)", ": $( x=( a\\;\nzz\n) b\n)", ": $( x=( a\\<c\nzz\n) b\n)", ": $( x=( \\(\nzz\n) b\n)", ": <(x=(\\(\nzz\n) b\n)",
     "x=a; : ${x~$(zz)}", "x=a; : ${x~~$(zz)}", "x=a; : ${x~`zz`}", "set a; : \"${1~$(zz)}\"", "set a; : ${@~$(zz)}",
     "x=a; y=${x~$(zz)}", "x=a; y=(${x~$(zz)})", "x=a; y[0]=${x~$(zz)}", "x=a; [[ ${x~$(zz)} == a ]]",
     "x=a; case ${x~$(zz)} in a) ;; esac", "x=a; case a in ${x~$(zz)}) ;; esac", "x=a; for y in ${x~$(zz)}; do :; done",

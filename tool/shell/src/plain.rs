@@ -140,6 +140,9 @@ impl Values {
                 continue;
             }
             let given = self.variables.get(variable);
+            if given.is_none() && arithmetic::is_kept_number(variable) {
+                continue;
+            }
             let is_own = arithmetic::is_own(variable) || arithmetic::is_free(variable) && given.is_some();
             if !is_own || given.is_some_and(|given| given.all > given.plain) {
                 return None;
