@@ -225,7 +225,7 @@ fn completed(words: &Words) -> Vec<Item> {
         .map(|list| match list {
             // expanded like the arguments of a command
             Expansion::Known(list) if !list.contains(['#', '<', '>', '\\', '\n']) => {
-                Item::Text(Reader::Bash, format!(": {list}"))
+                Item::Text(Reader::Bash, format!("compgen -- {list}"))
             }
             _ => Item::Unknown(EVALUATED),
         })
