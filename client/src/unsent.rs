@@ -9,8 +9,8 @@ use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tonic::Status;
 use tonic::body::Body;
-use tonic::codegen::http::{Extensions, Request};
 use tonic::codegen::http::request::Parts;
+use tonic::codegen::http::{Extensions, Request};
 
 use crate::error::find;
 

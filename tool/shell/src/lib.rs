@@ -14,26 +14,27 @@
 //!   a wrapper or a shell, `env -C` before one or `./x`, `sudo -R`, `exec -a`; and `sudo` alone or with `-A`;
 //! - any number of words where one is expected, such as the value of an option: `nice -n $x`, `env -u "$@"`, `{a,b}`,
 //!   `*` and `{} +` of `find`; and `"$x"` where it could be an option;
-//! - what bash evaluates as arithmetic or a subscript, where values can name commands in turn: `$((x))`, `((…))`,
-//!   `$[…]`, `for ((…))`, `let`, `a[x]`, `${x:1}`, `${!x}`, `${x@P}`, `declare -i`, `[[ x -eq y ]]`, `[ -v x ]`,
-//!   `exec {x}>y`; not plain numbers, as in `$((1 + 2))` and `${a[0]}`, nor `"${a[@]}"`. Nor are names for `read`,
-//!   `unset`, `printf -v` and `printf %n` that are not plain, unquoted variables in `[ … ]`, and arrays together with
-//!   `declare x=$y`;
-//! - what the parser and shells read differently: `${x~y}`, `${ x; }`, a backslash at the end of a line other than after
-//!   a blank, `((` that is no arithmetic, `>&x`, `! !`, `time --`, escaped parentheses in arrays,
-//!   braces and quotes in `[[ … ]]` expressions, `$"…"`,
+//! - `$x` without quotes for `[`, `find` and `wait`, which could come to an option and its value, where the text gives `x` anything
+//!   but plain words (letters, digits, `_./:=,@%`, and `-` and `+` within words), such as what a program prints;
+//! - what bash evaluates as arithmetic or a subscript, where values can name commands in turn: `$((x))`, `((…))`, `$[…]`,
+//!   `for ((…))`, `let`, `a[x]`, `${x:1}`, where the text gives `x` anything but numbers; and `${!x}`, `${x@P}`, `declare -i`,
+//!   `[ -v x ]`, `exec {x}>y`, `compgen -W "$x"`. Nor are names for `read`, `unset`, `printf -v` and `printf %n` that are not
+//!   plain, and an array `x` together with `declare x=$y`;
+//! - what the parser and shells read differently: `${x~y}`, `${ x; }`, a backslash at the end of a line within a word, `((` that
+//!   is no arithmetic, `>&x`, `! !`, `time --`, escaped operators in arrays, braces and quotes in `[[ … ]]` expressions, `$"…"`,
 //!   most escapes in `$'…'`, coprocesses, and here-documents with more than plain words after them or around their
 //!   delimiter;
-//! - assignments to variables that [decide](decides) what runs or that bash evaluates (`RANDOM`), to the locale in text
-//!   that is not ASCII, and options of `set` and `shopt` but a few harmless ones;
-//! - for [`analyze_posix`], what not all shells have: `[[`, `$'…'`, `<(…)`, `<<<`, `&>`, `|&`, arrays, `function`,
-//!   `select`, quotes and braces within `${…}`, descriptors over 9, `export x=$y` without quotes.
+//! - assignments to variables that [decide](decides) what runs or that bash evaluates (`RANDOM`), other than directories of the
+//!   system for `PATH`, blanks, `:`, `;`, `,` and `|` for `IFS`, and a path for `HOME` where no shell runs; to the locale in text
+//!   that is not ASCII; and options of `set` and `shopt` but a few harmless ones;
+//! - for [`analyze_posix`], what not all shells have: `[[`, `$'…'`, `<(…)`, `<<<`, `&>`, `|&`, arrays, `function`, `select`,
+//!   most quotes and braces within `${…}`, descriptors over 9, `export x=$y` without quotes.
 //!
 //! What it cannot know, and does not report:
 //! - what a program does, and runs in turn: `make`, `python3 -c`, `ssh`, `./script.sh`, `git` with its hooks and pager,
 //!   `awk`, `tar`; a wrapper that is not named above is such a program;
-//! - which file stands behind a name: that is for the environment, the directory, startup files, and functions and
-//!   aliases that come from there; callers ask [`decides`] and [`decides_reading`] about variables that they set;
+//! - which file stands behind a name: that is for the environment, the directory, startup files (also those of the login shell of
+//!   `sudo -i`), and functions and aliases that come from there; callers ask [`decides`] and [`decides_reading`] about variables that they set;
 //! - which files programs open; those of redirections are reported as they are written;
 //! - other shells than bash and POSIX ones, and locales in which a character can hold the byte of a backslash or quote,
 //!   where the agent itself runs in one: they may read the same text otherwise.
