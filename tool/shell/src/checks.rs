@@ -14,10 +14,11 @@ impl Walk<'_> {
     pub(super) fn apart(&mut self, command: &SimpleCommand, redirects: &[Redirect]) {
         let targets = redirects.iter().filter_map(|redirect| redirect.word_target());
         let words = || [&command.name].into_iter().chain(&command.args).map(|word| word.span);
-        let assigned = command.assignments.iter().map(|assignment| assignment.span);
-        let before = words().chain(assigned).chain(targets.map(|word| word.span)).filter(|span| span.start != span.end);
+        let assigned = || command.assignments.iter().map(|assignment| assignment.span);
+        let before =
+            words().chain(assigned()).chain(targets.map(|word| word.span)).filter(|span| span.start != span.end);
         let ends: HashSet<_> = before.map(|span| span.end.offset()).collect();
-        if words().any(|span| ends.contains(&span.start.offset())) {
+        if words().chain(assigned()).any(|span| ends.contains(&span.start.offset())) {
             self.unknown(SYNTAX_ERROR);
         }
     }

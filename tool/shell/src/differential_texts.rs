@@ -4,6 +4,7 @@
 
 /// Texts that have run `zz`, or look as if: with all that was once understood and ran what was not listed.
 pub(super) const TEXTS: &[&str] = &[
+    ">]z=", "x=1 >]z=2", ">a]z=2", "zz \"${x:-`zz \\\"az a; a b\\\"`}\"", "zz \"${x#`zz \\\"a; a b\\\"`}\"",
     "set -- '-v a[$(zz)]'; [ $1 ]", "f() { [ $1 ]; }; f '-v a[$(zz)]'", "sh -c '[ $1 ]' x '-v a[$(zz)]'", "[ $1 = a ] || zz", "[ ${10} ] || zz", "wait $!; zz", "zz & p=$!; wait $p",
     "zz ${x% *}", "x='a b'; zz \"${x% *}\"", "zz \"${x:+-a $x}\"", "x=b; zz ${x:+-a $x}", "zz ${x:-a b}", "zz ${x:-<(zy)}", "zz ${x:-(a)}", "zz ${x:-a;zy}", "zz ${x:-a|zy}", "zz \"${x:-(a;zy)}\"", "zz ${x:-a\\}b}", "zz ${x% }",
     "zz ${x:-/a/${y}.b}", "zz ${x:-${y:-a}}", "zz ${x#${y}}", "zz ${x:-${y}", "zz ${x:-{a}}", "zz ${x:-$}a}", "x=a; zz ${x//,/ }", "zz ${x//a/$(zy)}", "zz ${x/a b/c d}", "zz ${x/a}/b}",

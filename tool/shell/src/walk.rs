@@ -111,7 +111,7 @@ pub(super) fn items(reader: Reader, text: &str) -> Vec<Item> {
     let text = &*joined;
     let profile = ShellProfile::native(ShellDialect::Bash);
     let parsed = Parser::with_limits_and_profile(text, MAX_TREE_DEPTH, MAX_PARSE_STEPS, profile).parse();
-    let mut walk = Walk { reader, source: text, items: Vec::new(), substitutions: 0, in_quotes: 0 };
+    let mut walk = Walk { reader, source: text, items: Vec::new(), substitutions: 0, in_quotes: 0, in_expansions: 0 };
     if parsed.is_err() {
         walk.unknown(SYNTAX_ERROR);
     }
@@ -158,6 +158,8 @@ pub(super) struct Walk<'a> {
     pub(super) substitutions: usize,
     /// How many double quotes are around.
     pub(super) in_quotes: usize,
+    /// How many words and patterns of expansions, and other patterns.
+    pub(super) in_expansions: usize,
 }
 
 impl Walk<'_> {

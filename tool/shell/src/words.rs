@@ -63,8 +63,10 @@ impl Walk<'_> {
 
     /// Goes into the word of an expansion, which a blank does not end.
     fn operand(&mut self, word: &Word) {
+        self.in_expansions += 1;
         self.tiled(word.span.start.offset()..word.span.end.offset(), &word.parts);
         self.expression(word);
+        self.in_expansions -= 1;
     }
 
     /// Goes into a word that is an arithmetic or a regular expression, in which parentheses are its own.
@@ -257,6 +259,7 @@ impl Walk<'_> {
 
     /// In an expansion a blank does not end it.
     fn pattern_in(&mut self, pattern: &Pattern, place: Place) {
+        self.in_expansions += 1;
         for part in &pattern.parts {
             match &part.kind {
                 PatternPart::Literal(text) => drop(self.literal(text, part.span, place)),
@@ -272,6 +275,7 @@ impl Walk<'_> {
                 PatternPart::Word(word) => drop(self.word(word)),
             }
         }
+        self.in_expansions -= 1;
     }
 
     /// Goes by the delimiter as it is written: the parser takes the second of a line for quoted.
@@ -326,7 +330,7 @@ impl Walk<'_> {
             (None, Some(text)) if self.in_quotes > 0 && text.contains('{') => Item::Unknown(UNREAD),
             // in double quotes the backslash would go, elsewhere it stays
             (None, Some(text)) if !text.contains("\\\"") => Item::Text(self.reader, unescaped(text)),
-            (None, Some(text)) if self.in_quotes == 1 && !text.contains("\\\\") => {
+            (None, Some(text)) if self.in_quotes == 1 && self.in_expansions == 0 && !text.contains("\\\\") => {
                 Item::Text(self.reader, unescaped(&text.replace("\\\"", "\"")))
             }
             _ => Item::Unknown(UNREAD),
