@@ -1,11 +1,10 @@
 //! Arithmetic expressions. Bash takes the value of a variable in one for an expression in turn, in which subscripts are
 //! expanded: with `x='a[$(id)]'`, `$((x))` runs `id`. So each variable must be known to have a number.
 
-use shuck_ast::{ConditionalExpr, Span, Word, WordPart};
+use shuck_ast::{ConditionalExpr, Span, Word};
 
-use super::builtins;
-use super::expansion::Expansion;
 use super::walk::{EVALUATED, Item, Reader, Walk};
+use super::{builtins, variables};
 
 /// What an expression does, besides calculating.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -86,89 +85,9 @@ fn expansion(text: &str) -> Option<(Option<&str>, usize)> {
     builtins::is_name(name).then_some((Some(name), length))
 }
 
-/// Whether what a variable of this name holds depends on the text and the environment alone: bash sets others by itself, such
-/// as `_`, `REPLY` and `BASH_REMATCH`.
-pub(super) fn is_own(name: &str) -> bool {
-    let is_lower = name.starts_with(|c: char| c.is_ascii_lowercase());
-    let is_letter = name.len() == 1 && name.starts_with(|c: char| c.is_ascii_uppercase());
-    (is_lower || is_letter) && !matches!(name, "auto_resume" | "histchars")
-}
-
-/// Whether this is another name that the shell does not set by itself, and that an agent does not put into the environment.
-pub(super) fn is_free(name: &str) -> bool {
-    const SET: [&str; 24] = [
-        "REPLY",
-        "HOSTNAME",
-        "HOSTTYPE",
-        "MACHTYPE",
-        "OSTYPE",
-        "OLDPWD",
-        "PWD",
-        "OPTARG",
-        "SHELL",
-        "USER",
-        "LOGNAME",
-        "TERM",
-        "TZ",
-        "TMPDIR",
-        "EDITOR",
-        "PAGER",
-        "DISPLAY",
-        "MAPFILE",
-        "FUNCNAME",
-        "GROUPS",
-        "PIPESTATUS",
-        "DIRSTACK",
-        "COPROC",
-        "COMPREPLY",
-    ];
-    const PREFIXES: [&str; 13] = [
-        "BASH",
-        "HIST",
-        "READLINE_",
-        "COMP_",
-        "COPROC",
-        "EPOCH",
-        "MAIL",
-        "SSH_",
-        "SUDO_",
-        "XDG_",
-        "DBUS_",
-        "SYSTEMD_",
-        "TELEXEC",
-    ];
-    name.starts_with(|c: char| c.is_ascii_uppercase())
-        && !SET.contains(&name)
-        && !PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-        && !builtins::decides(name)
-        && !builtins::is_locale(name)
-}
-
-/// Whether bash keeps a number in a variable of this name, where the text gives it none.
-pub(super) fn is_kept_number(name: &str) -> bool {
-    matches!(
-        name,
-        "RANDOM"
-            | "SRANDOM"
-            | "SECONDS"
-            | "LINENO"
-            | "OPTIND"
-            | "UID"
-            | "EUID"
-            | "PPID"
-            | "BASHPID"
-            | "EPOCHSECONDS"
-            | "SHLVL"
-            | "COMP_CWORD"
-            | "COMP_POINT"
-            | "COLUMNS"
-            | "LINES"
-    )
-}
-
 /// Whether it is a number, or nothing, which counts as 0.
 pub(super) fn is_number(text: &str) -> bool {
-    text.strip_prefix('-').unwrap_or(text).chars().all(|c| c.is_ascii_digit())
+    text != "-" && text.strip_prefix('-').unwrap_or(text).chars().all(|c| c.is_ascii_digit())
 }
 
 /// What an expression comes to, in a text for this shell.
@@ -180,7 +99,7 @@ pub(super) fn evaluated(reader: Reader, text: &str) -> Vec<Item> {
     }
     let assigned = names.iter().filter(|_| assigns).flat_map(|name| {
         let number = Item::Number((*name).to_owned());
-        builtins::set(name).into_iter().chain([number])
+        variables::set(name).into_iter().chain([number])
     });
     let assigned: Vec<_> = assigned.collect();
     names.into_iter().map(|name| Item::Operand(name.to_owned())).chain(assigned).collect()
@@ -239,29 +158,6 @@ impl Walk<'_> {
             return self.unknown(EVALUATED);
         }
         range.split(':').for_each(|expression| self.evaluate(expression));
-    }
-
-    /// A variable gets this value. If that is a number, or plain, it is noted.
-    pub(super) fn value(&mut self, name: &str, word: &Word, value: &Expansion) {
-        let is_calculated = || match word.parts.as_slice() {
-            [part] => match &part.kind {
-                WordPart::ArithmeticExpansion { .. } | WordPart::Length(_) => true,
-                WordPart::Variable(name) => matches!(name.as_str(), "#" | "?" | "!" | "$"),
-                WordPart::DoubleQuoted { parts, .. } => {
-                    matches!(parts.as_slice(), [part] if matches!(part.kind, WordPart::ArithmeticExpansion { .. }))
-                }
-                _ => false,
-            },
-            _ => false,
-        };
-        if value.known().map_or_else(is_calculated, is_number) {
-            self.items.push(Item::Number(name.to_owned()));
-        } else if let Some(of) = self.plain_by(word) {
-            self.items.push(Item::Plain(name.to_owned(), of));
-        }
-        if self.written(word.span).is_some_and(|text| matches!(text.as_str(), "$IFS" | "\"$IFS\"")) {
-            self.items.push(Item::Separators(name.to_owned()));
-        }
     }
 
     /// The words of `for` are numbers, or ranges of them: `1 2 3`, `{1..5}`.

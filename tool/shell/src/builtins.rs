@@ -1,9 +1,9 @@
 //! Builtins that change what runs, or that have bash evaluate text, and the variables by which that happens.
 
-use super::arithmetic::{evaluated, is_number};
+use super::arithmetic::evaluated;
 use super::expansion::{Expansion, Words};
 use super::options::Options;
-use super::programs::ASSIGNED;
+use super::variables::{ASSIGNED, set};
 use super::walk::{Item, Mark, Reader};
 
 const CHANGED: &str = "a builtin changes what runs";
@@ -15,119 +15,6 @@ const HARMLESS_OPTIONS: [&str; 8] =
 const HARMLESS_LETTERS: &str = "eufxECb";
 const HARMLESS_SHOPT: [&str; 7] =
     ["nullglob", "dotglob", "globstar", "failglob", "nocaseglob", "nocasematch", "inherit_errexit"];
-
-/// Whether setting this variable can change which programs run: in bash, by the dynamic linker or the C library, by a
-/// wrapper, or as the directory that startup files are in. See [`decides_reading`] too.
-#[must_use]
-pub fn decides(variable: &str) -> bool {
-    matches!(
-        variable,
-        "PATH"
-            | "ENV"
-            | "SHELLOPTS"
-            | "PROMPT_COMMAND"
-            | "IFS"
-            | "HOME"
-            | "CDPATH"
-            | "EXECIGNORE"
-            | "GLOBIGNORE"
-            | "INPUTRC"
-            | "LOCPATH"
-            | "GCONV_PATH"
-            | "GETCONF_DIR"
-            | "NLSPATH"
-            | "POSIXLY_CORRECT"
-            | "TEXTDOMAIN"
-            | "TEXTDOMAINDIR"
-            | "GLIBC_TUNABLES"
-    ) || ["LD_", "DYLD_", "BASH", "PS0", "PS1", "PS2", "PS3", "PS4", "SUDO_"]
-        .iter()
-        .any(|prefix| variable.starts_with(prefix))
-}
-
-/// Whether setting this variable can change how a shell reads this text: the locale, in some of which a byte of a
-/// character is a backslash or a quote. A text in ASCII is read alike in all.
-#[must_use]
-pub fn decides_reading(variable: &str, text: &str) -> bool {
-    !text.is_ascii() && is_locale(variable)
-}
-
-pub(super) fn is_locale(variable: &str) -> bool {
-    variable.starts_with("LC_") || matches!(variable, "LANG" | "LANGUAGE")
-}
-
-/// Bash evaluates what is assigned to it as arithmetic, or holds an array in it.
-fn is_evaluated(variable: &str) -> bool {
-    matches!(
-        variable,
-        "RANDOM"
-            | "SRANDOM"
-            | "HISTCMD"
-            | "OPTIND"
-            | "SECONDS"
-            | "LINENO"
-            | "EPOCHSECONDS"
-            | "UID"
-            | "EUID"
-            | "PPID"
-            | "DIRSTACK"
-            | "FUNCNAME"
-            | "GROUPS"
-            | "PIPESTATUS"
-            | "MAPFILE"
-            | "COPROC"
-            | "COMPREPLY"
-    ) || variable.starts_with("COMP_")
-}
-
-/// What it comes to that a variable of this name gets a value, whatever that is.
-pub(super) fn set(variable: &str) -> Vec<Item> {
-    let mut items = vec![Item::Assigned(variable.to_owned())];
-    if decides(variable) || is_evaluated(variable) {
-        items.push(Item::Unknown(ASSIGNED));
-    }
-    items.extend(is_locale(variable).then_some(Item::Mark(Mark::Locale)));
-    items
-}
-
-/// Where the programs of a system are.
-const SYSTEM_PATH: [&str; 8] =
-    ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/games", "/usr/games"];
-
-/// What it comes to that a variable of this name is assigned this value, which is written so.
-pub(super) fn given(variable: &str, value: &Expansion, written: &str) -> Vec<Item> {
-    let assigned = Item::Assigned(variable.to_owned());
-    let unquoted = written.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(written);
-    match variable {
-        "IFS" if value.known().is_some_and(are_separators) => vec![assigned],
-        "IFS" => match unquoted.strip_prefix('$').filter(|name| is_name(name)) {
-            Some(name) => vec![assigned, Item::Restored(name.to_owned())],
-            None => set(variable),
-        },
-        "PATH" if unquoted.split(':').all(is_system_directory) => vec![assigned],
-        "HOME" if value.starts_with('/') => vec![assigned, Item::Mark(Mark::Home)],
-        _ if is_evaluated(variable) && value.known().is_some_and(is_number) => vec![assigned],
-        _ => set(variable),
-    }
-}
-
-/// Programs are looked for in a directory of the system, or where they were before.
-fn is_system_directory(written: &str) -> bool {
-    SYSTEM_PATH.contains(&written) || matches!(written, "$PATH" | "${PATH}")
-}
-
-/// What it comes to that a variable of this name is assigned a list.
-pub(super) fn listed(variable: &str) -> Vec<Item> {
-    match variable {
-        "COMPREPLY" => vec![Item::Assigned(variable.to_owned())],
-        _ => set(variable),
-    }
-}
-
-/// No word that is split by these gets a part that is no word of digits, or an option.
-pub(super) fn are_separators(value: &str) -> bool {
-    value.chars().all(|c| " \t\n:;,|".contains(c))
-}
 
 /// A builtin that gives values to variables, and its options.
 pub(super) struct Setter {
@@ -220,16 +107,15 @@ fn calculated(word: &Expansion) -> Vec<Item> {
 fn completed(words: &Words) -> Vec<Item> {
     let options = Options { short: "abcdefgjksuvo:A:P:S:X:W:", long: &[] };
     let Ok(parsed) = options.parse(words.clone()) else { return vec![Item::Unknown(CHANGED)] };
-    let lists = parsed.given.into_iter().filter(|option| option.name == "W").filter_map(|option| option.value);
-    lists
-        .map(|list| match list {
-            // expanded like the arguments of a command
-            Expansion::Known(list) if !list.contains(['#', '<', '>', '\\', '\n']) => {
-                Item::Text(Reader::Bash, format!("compgen -- {list}"))
-            }
-            _ => Item::Unknown(EVALUATED),
-        })
-        .collect()
+    let mut lists = parsed.given.iter().filter(|option| option.name == "W").map(|option| option.value.as_ref());
+    match (lists.next(), lists.next()) {
+        (None, _) => Vec::new(),
+        // expanded like the arguments of a command
+        (Some(Some(Expansion::Known(list))), None) if !list.contains(['#', '<', '>', '\\', '\n']) => {
+            vec![Item::Text(Reader::Bash, format!("compgen -- {list}"))]
+        }
+        _ => vec![Item::Unknown(EVALUATED)],
+    }
 }
 
 /// The operands of `printf` that can name variables: with `%n`, those after the format.

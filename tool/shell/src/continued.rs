@@ -1,5 +1,6 @@
-//! What stands in what, as far as that is plain, and lines that a backslash continues. Shells take both characters out before they read words; the parser does so in some places
-//! only. Where the words are the same with blanks there, it gets blanks.
+//! Finds quotes, substitutions and comments in a text without the parser: how deep they stand in each other, and lines that a
+//! backslash continues. Shells take both characters out before they read words; the parser does so in some places only. Where
+//! the words are the same with blanks there, it gets blanks.
 
 /// More is not looked through.
 const MAX_DEPTH: usize = 32;
@@ -7,8 +8,15 @@ const MAX_DEPTH: usize = 32;
 /// What a character stands in.
 struct Context {
     kind: Kind,
-    /// The open parentheses; of each whether it is that of a pattern group, such as `@(a|b)`.
-    parentheses: Vec<bool>,
+    parentheses: Vec<Parenthesis>,
+}
+
+/// An open one.
+struct Parenthesis {
+    /// It is that of a pattern group, such as `@(a|b)`.
+    is_group: bool,
+    /// It stands in a word, as that of an array does, too.
+    in_word: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,17 +29,21 @@ enum Kind {
     Expansion,
 }
 
-/// What a text is like on the outside.
+/// How deep constructs of a text stand in others of their kind.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Depths {
+    pub(super) substitutions: usize,
+    /// `${…}`
+    pub(super) expansions: usize,
+    pub(super) groups: usize,
+}
+
+/// What a scan finds.
 pub(super) struct Scanned {
     /// The text with blanks where a line is continued between words, or a comment seems to be; `None`: it is continued somewhere
     /// else.
     pub(super) joined: Option<String>,
-    /// How many substitutions stand in each other.
-    pub(super) substitutions: usize,
-    /// How many `${…}`.
-    pub(super) expansions: usize,
-    /// How many pattern groups.
-    pub(super) groups: usize,
+    pub(super) deepest: Depths,
 }
 
 struct Scanner<'a> {
@@ -42,9 +54,16 @@ struct Scanner<'a> {
     contexts: Vec<Context>,
     /// A word may go on.
     in_word: bool,
-    /// A here-document begins in the next line, and ends with this one; whether it is quoted.
-    heredoc: Option<(String, bool)>,
-    deepest: [usize; 3],
+    /// One begins in the next line.
+    heredoc: Option<Heredoc>,
+    deepest: Depths,
+}
+
+struct Heredoc {
+    end: String,
+    is_quoted: bool,
+    /// `<<-`
+    strips_tabs: bool,
 }
 
 /// Goes through a text once; `None`: it could not be told what stands in what.
@@ -57,7 +76,7 @@ pub(super) fn scan(text: &str) -> Option<Scanned> {
         contexts: vec![Context::new(Kind::Commands(None))],
         in_word: false,
         heredoc: None,
-        deepest: [0; 3],
+        deepest: Depths::default(),
     };
     while scanner.at < text.len() {
         scanner.step()?;
@@ -68,8 +87,7 @@ pub(super) fn scan(text: &str) -> Option<Scanned> {
     }
     let is_whole = matches!(scanner.contexts.as_slice(), [outer] if outer.parentheses.is_empty());
     let joined = scanner.is_joined.then_some(scanner.joined).and_then(|joined| String::from_utf8(joined).ok());
-    let [substitutions, expansions, groups] = scanner.deepest;
-    (is_whole && scanner.heredoc.is_none()).then_some(Scanned { joined, substitutions, expansions, groups })
+    (is_whole && scanner.heredoc.is_none()).then_some(Scanned { joined, deepest: scanner.deepest })
 }
 
 impl Context {
@@ -94,10 +112,30 @@ impl Scanner<'_> {
     fn enter(&mut self, kind: Kind, bytes: usize) {
         self.contexts.push(Context::new(kind));
         self.at += bytes;
-        let count = |is: fn(Kind) -> bool| self.contexts.iter().filter(|context| is(context.kind)).count();
-        let substitutions = count(|kind| matches!(kind, Kind::Commands(Some(_))));
-        self.deepest[0] = self.deepest[0].max(substitutions);
-        self.deepest[1] = self.deepest[1].max(count(|kind| kind == Kind::Expansion));
+        self.note_depths(Depths::default());
+    }
+
+    /// What is open, and so many of each kind in it.
+    fn note_depths(&mut self, inside: Depths) {
+        let kinds = || self.contexts.iter().map(|context| context.kind);
+        let groups = self.contexts.iter().flat_map(|context| &context.parentheses).filter(|open| open.is_group);
+        let Depths { substitutions, expansions, groups: most } = self.deepest;
+        self.deepest = Depths {
+            substitutions: substitutions
+                .max(kinds().filter(|kind| matches!(kind, Kind::Commands(Some(_)))).count() + inside.substitutions),
+            expansions: expansions.max(kinds().filter(|kind| *kind == Kind::Expansion).count() + inside.expansions),
+            groups: most.max(groups.count() + inside.groups),
+        };
+    }
+
+    /// Of text that is not gone through: as deep as if each stood in the one before.
+    fn note_inside(&mut self, text: &str) {
+        let count = |openings: &[&str]| openings.iter().map(|opening| text.matches(opening).count()).sum();
+        self.note_depths(Depths {
+            substitutions: count(&["$(", "<(", ">("]),
+            expansions: count(&["${"]),
+            groups: count(&["?(", "*(", "+(", "@(", "!("]),
+        });
     }
 
     fn leave(&mut self) {
@@ -130,8 +168,8 @@ impl Scanner<'_> {
             [b'$', b'(', ..] => self.substitution(),
             [b'$', b'{', ..] => self.enter(Kind::Expansion, 2),
             [b'`', ..] => self.backticks()?,
-            [b'(', ..] => self.parenthesis(true)?,
-            [b')', ..] => self.parenthesis(false)?,
+            [b'(', ..] => self.open(true)?,
+            [b')', ..] => self.close()?,
             [b'}', ..] => self.leave(),
             _ => self.at += 1,
         }
@@ -146,6 +184,7 @@ impl Scanner<'_> {
             match rest.next()? {
                 (_, b'\\') => self.is_joined &= rest.next()?.1 != b'\n',
                 (end, b'`') => {
+                    self.note_inside(text.get(begin..end)?);
                     self.at = end + 1;
                     return Some(());
                 }
@@ -178,8 +217,11 @@ impl Scanner<'_> {
             }
             [b'<', b'<', ..] => self.heredoc()?,
             [b'\n', ..] => self.line()?,
-            [b'(', ..] => self.parenthesis(true)?,
-            [b')', ..] => self.parenthesis(false)?,
+            [b'<' | b'>', b'(', ..] => self.substitution(),
+            [b'(', ..] => self.open(was_in_word)?,
+            // a comment, or not
+            [b')', b'#', ..] => return None,
+            [b')', ..] => self.close()?,
             [b' ' | b'\t' | b';' | b'&' | b'|' | b'<' | b'>', ..] => {
                 self.in_word = false;
                 self.at += 1;
@@ -217,36 +259,40 @@ impl Scanner<'_> {
         self.in_word = false;
     }
 
-    fn parenthesis(&mut self, opens: bool) -> Option<()> {
+    fn open(&mut self, in_word: bool) -> Option<()> {
         let before = self.at.checked_sub(1).and_then(|at| self.text.as_bytes().get(at));
         let is_group = before.is_some_and(|before| b"?*+@!".contains(before));
-        let context = self.contexts.last_mut()?;
+        self.contexts.last_mut()?.parentheses.push(Parenthesis { is_group, in_word });
         self.in_word = false;
         self.at += 1;
-        match (opens, context.kind) {
-            (true, _) => {
-                context.parentheses.push(is_group);
-                let groups = self.contexts.iter().flat_map(|context| &context.parentheses).filter(|group| **group);
-                self.deepest[2] = self.deepest[2].max(groups.count());
-            }
-            (false, Kind::Commands(Some(start))) if context.parentheses.is_empty() => {
+        self.note_depths(Depths::default());
+        Some(())
+    }
+
+    fn close(&mut self) -> Option<()> {
+        let context = self.contexts.last_mut()?;
+        self.at += 1;
+        self.in_word = match (context.parentheses.pop(), context.kind) {
+            (Some(open), _) => open.in_word,
+            (None, Kind::Commands(Some(start))) => {
                 // the parenthesis may be of a pattern
                 if self.text.get(start..self.at).is_none_or(|text| text.contains("case")) {
                     return None;
                 }
                 self.contexts.pop();
-                self.in_word = true;
+                true
             }
-            // or that of a pattern of `case`
-            (false, _) => drop(context.parentheses.pop()),
-        }
+            // that of a pattern of `case`
+            (None, _) => false,
+        };
         Some(())
     }
 
     /// `<<E`, `<<-E`, `<<'E'`; one in a line, and in no substitution.
     fn heredoc(&mut self) -> Option<()> {
         let rest = self.text.get(self.at + 2..)?;
-        let word = rest.trim_start_matches('-').trim_start_matches([' ', '\t']);
+        let stripping = rest.strip_prefix('-');
+        let word = stripping.unwrap_or(rest).trim_start_matches([' ', '\t']);
         let quote = word.chars().next().filter(|c| matches!(c, '\'' | '"'));
         let name = quote.map_or(word, |quote| word.trim_start_matches(quote));
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -254,10 +300,13 @@ impl Scanner<'_> {
         let after = word.get(name.len()..).filter(|_| quote.is_none());
         let after = after.or_else(|| word.get(1 + name.len()..)?.strip_prefix(quote?))?;
         let ends = after.starts_with([' ', '\t', '\n', ';', '&', '|', '>', ')']);
-        if name.is_empty() || !ends || self.heredoc.is_some() || self.contexts.len() > 1 {
+        // in parentheses it may be of an expression
+        let is_outside = matches!(self.contexts.as_slice(), [outer] if outer.parentheses.is_empty());
+        if name.is_empty() || !ends || self.heredoc.is_some() || !is_outside {
             return None;
         }
-        self.heredoc = Some((name.to_owned(), quote.is_some()));
+        let (end, is_quoted) = (name.to_owned(), quote.is_some());
+        self.heredoc = Some(Heredoc { end, is_quoted, strips_tabs: stripping.is_some() });
         self.at = self.text.len() - after.len();
         self.in_word = false;
         Some(())
@@ -267,12 +316,16 @@ impl Scanner<'_> {
     fn line(&mut self) -> Option<()> {
         self.at += 1;
         self.in_word = false;
-        let Some((end, is_quoted)) = self.heredoc.take() else { return Some(()) };
+        let Some(Heredoc { end, is_quoted, strips_tabs }) = self.heredoc.take() else { return Some(()) };
+        let begin = self.at;
         loop {
             let line = self.text.get(self.at..)?.split_inclusive('\n').next()?;
             self.at += line.len();
             let line = line.trim_end_matches('\n');
-            if line.trim_start_matches('\t') == end {
+            if if strips_tabs { line.trim_start_matches('\t') } else { line } == end {
+                if !is_quoted {
+                    self.note_inside(self.text.get(begin..self.at)?);
+                }
                 return Some(());
             }
             self.is_joined &= is_quoted || !line.ends_with('\\');
@@ -299,6 +352,7 @@ mod tests {
             ("a \"$(\\\n b)\"", "a \"$(   b)\""),
             ("a <<'E'\nb\\\nE\nc \\\n d", "a <<'E'\nb\\\nE\nc    d"),
             ("a) \\\n b", "a)    b"),
+            ("a=(b) \\\n <(c) \\\n d", "a=(b)    <(c)    d"),
             ("`a` \"`b \\` '`\" \\\n c", "`a` \"`b \\` '`\"    c"),
             ("${a-\"${b}\"} \\\n c", "${a-\"${b}\"}    c"),
         ] {
@@ -318,6 +372,12 @@ mod tests {
             "a <<E\nb\\\nE\nE",
             "`a \\\n b`",
             "${a-\\\nb}",
+            "a=(b)\\\nc",
+            "a <(b)\\\nc",
+            "a=(b)\\\n#",
+            "@(a)#b \\\n c",
+            "((1<<2))\n2\n \\\n",
+            "a <<E \n\tE\nE \\\n b",
             "$'a' \\\nb",
             "\"a",
             "$(a",

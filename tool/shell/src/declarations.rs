@@ -2,10 +2,10 @@
 
 use shuck_ast::{ArrayElem, Assignment, AssignmentValue, DeclClause, DeclOperand};
 
-use super::builtins;
 use super::expansion::Expansion;
 use super::programs::ONLY_BASH;
 use super::walk::{EVALUATED, Item, Reader, Walk};
+use super::{builtins, variables};
 
 impl Walk<'_> {
     pub(super) fn declaration(&mut self, command: &DeclClause) {
@@ -110,15 +110,15 @@ impl Walk<'_> {
                 let value = self.word(word);
                 let target = &assignment.target;
                 if target.subscript.is_some() {
-                    self.items.extend(builtins::listed(target.name.as_str()));
+                    self.items.extend(variables::set_in_list(target.name.as_str()));
                 } else if assignment.append {
                     self.set(target.name.as_str());
                 } else {
                     let written = self.written(word.span).unwrap_or_default();
-                    self.items.extend(builtins::given(target.name.as_str(), &value, &written));
+                    self.items.extend(variables::set_to(target.name.as_str(), &value, &written));
                 }
                 if target.subscript.is_none() {
-                    self.value(target.name.as_str(), word, &value);
+                    self.note_value(target.name.as_str(), word, &value);
                 }
                 let start = match target.subscript {
                     None => Expansion::Known(format!("{}{operator}", target.name)),
@@ -127,7 +127,7 @@ impl Walk<'_> {
                 start.followed_by(value)
             }
             AssignmentValue::Compound(array) => {
-                self.items.extend(builtins::listed(assignment.target.name.as_str()));
+                self.items.extend(variables::set_in_list(assignment.target.name.as_str()));
                 self.ends_with(assignment.span, ')');
                 // within `$(…)` bash takes these for operators too
                 let is_hidden = |text: &str| {

@@ -36,6 +36,11 @@ impl Expansion {
         matches!(self, Self::Known(start) | Self::One(start) if start.starts_with(c))
     }
 
+    /// It is a path, known or by its beginning.
+    pub(super) fn is_path(&self) -> bool {
+        matches!(self, Self::One(start) if start.starts_with('/') || start.starts_with("./"))
+    }
+
     pub(super) fn is_one(&self) -> bool {
         matches!(self, Self::Known(_) | Self::One(_))
     }

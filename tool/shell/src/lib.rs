@@ -42,6 +42,7 @@
 mod arithmetic;
 mod builtins;
 mod checks;
+mod collected;
 mod continued;
 mod declarations;
 #[cfg(test)]
@@ -62,6 +63,7 @@ mod programs;
 mod refused;
 #[cfg(test)]
 mod tests;
+mod variables;
 mod walk;
 mod words;
 mod wrappers;
@@ -70,24 +72,17 @@ use std::collections::BTreeSet;
 use std::panic::{UnwindSafe, catch_unwind};
 
 use self::expansion::Expansion;
-use self::walk::{Item, Mark, Reader};
+use self::walk::{Item, Reader};
 
 pub use self::permission::{covers, permission_pattern};
-pub use self::programs::{ASSIGNED, decides, decides_reading};
+pub use self::variables::{ASSIGNED, decides, decides_reading};
 
 /// More than this is not looked at.
 const MAX_TEXT_BYTES: usize = 64 * 1024;
 /// How deep texts may stand in texts, such as `$($(…))` or `sh -c "sh -c '…'"`.
 const MAX_TEXT_DEPTH: usize = 16;
-/// How much is read of a text and those that stand in it, in bytes times what [`rereads`] says.
-const MAX_READ: usize = 6 * MAX_TEXT_BYTES;
-/// No text with so many pattern groups, such as `@(a|b)`, is read at all.
-const MAX_PATTERN_GROUPS: usize = 20;
 /// More commands than this are not listed, nor more redirections.
 const MAX_COMMANDS: usize = 4096;
-
-/// How many words all commands may have together: each wrapper has those of what it runs too.
-const MAX_WORDS: usize = 64 * 1024;
 
 /// Several times what the deepest text within the bounds needs; only what is used of it takes memory.
 const STACK_BYTES: usize = 64 << 20;
@@ -115,8 +110,8 @@ pub struct Analysis {
     pub exported: BTreeSet<String>,
     /// The variables that it gives values: one of these that the shell was started with is in that environment too.
     pub assigned: BTreeSet<String>,
-    /// The variables that must have numbers or plain words, since bash evaluates what they have, and runs commands in that, or takes
-    /// it for options. The text gives them nothing else; where the shell is started with others in its environment, nothing is known.
+    /// Variables whose values decide what runs, such as those in arithmetic, whose values bash evaluates. The text gives them only values
+    /// that are harmless there; where the shell is started with one of these in its environment, nothing is known.
     pub evaluated: BTreeSet<String>,
     /// One of the programs is `sudo`, `sudoedit`, `doas`, `su`, `pkexec` or `run0`, by any path.
     pub uses_sudo: bool,
@@ -230,121 +225,12 @@ pub fn analyze_argv(argv: &[String]) -> Analysis {
 /// for that.
 fn collect(is_plain: bool, items: impl FnOnce() -> Vec<Item> + UnwindSafe) -> Analysis {
     let needed = if is_plain { PLAIN_STACK_BYTES } else { usize::MAX };
-    let collected = catch_unwind(|| stacker::maybe_grow(needed, STACK_BYTES, || collect_here(items())));
+    let collected = catch_unwind(|| stacker::maybe_grow(needed, STACK_BYTES, || collected::collect(items())));
     collected.unwrap_or_else(|_| {
         let mut analysis = Analysis::default();
         analysis.not_understood(PANICKED);
         analysis
     })
-}
-
-/// Goes through the items and what their texts come to. A text is parsed when nothing of another is on the stack.
-fn collect_here(items: Vec<Item>) -> Analysis {
-    let mut analysis = Analysis { understood: true, ..Analysis::default() };
-    let mut waiting: Vec<(usize, Item)> = items.into_iter().rev().map(|item| (0, item)).collect();
-    let mut read = 0;
-    let (mut is_ascii, mut locale) = (true, false);
-    let (mut arrays, mut declared) = (BTreeSet::new(), BTreeSet::new());
-    let (mut split, mut trap, mut home, mut shell) = (false, false, false, false);
-    let (mut restored, mut relied) = (BTreeSet::new(), BTreeSet::new());
-    let mut words = 0;
-    let mut values = plain::Values::default();
-    while let Some((depth, item)) = waiting.pop() {
-        match item {
-            Item::Command(_) if analysis.commands.len() >= MAX_COMMANDS => {
-                analysis.not_understood("it is too long");
-                break;
-            }
-            Item::Command(command) => {
-                words += 1 + command.arguments.len();
-                if words > MAX_WORDS {
-                    analysis.not_understood(walk::COMPLICATED);
-                    break;
-                }
-                analysis.add(command);
-            }
-            Item::Redirection(_) if analysis.redirections.len() >= MAX_COMMANDS => {
-                analysis.not_understood("it is too long");
-            }
-            Item::Redirection(redirection) => analysis.redirections.push(redirection),
-            Item::Unknown(reason) => analysis.not_understood(reason),
-            Item::Assigned(variable) => {
-                values.any(&variable);
-                analysis.assigned.insert(variable);
-            }
-            Item::Number(variable) => values.number(variable),
-            Item::Plain(variable, of) => values.plain(variable, of),
-            Item::Separators(variable) => values.separators(variable),
-            Item::Restored(variable) => drop(restored.insert(variable)),
-            Item::Relied(variable) => drop(relied.insert(variable)),
-            Item::Operand(variable) => drop(analysis.evaluated.insert(variable)),
-            Item::Exported(variable) => drop(analysis.exported.insert(variable)),
-            Item::Array(variable) => drop(arrays.insert(variable)),
-            Item::Declared(variable) => drop(declared.insert(variable)),
-            Item::Mark(Mark::Locale) => locale = true,
-            Item::Mark(Mark::Split) => split = true,
-            Item::Mark(Mark::Home) => home = true,
-            Item::Mark(Mark::Shell) => shell = true,
-            Item::Mark(Mark::Positional) => values.give_positional(),
-            Item::Mark(Mark::Trap) => trap = true,
-            Item::Text(..) if depth >= MAX_TEXT_DEPTH => analysis.not_understood("it is nested too deep"),
-            Item::Text(reader, text) => {
-                is_ascii &= text.is_ascii();
-                read += text.len().saturating_mul(rereads(&text)).min(2 * MAX_READ);
-                if read > MAX_READ {
-                    analysis.not_understood(walk::COMPLICATED);
-                    break;
-                }
-                waiting.extend(walk::items(reader, &text).into_iter().rev().map(|item| (depth + 1, item)));
-            }
-        }
-    }
-    if locale && !is_ascii {
-        analysis.not_understood("it sets the locale by which it is read");
-    }
-    if (split && trap) || (home && shell) || !restored.iter().all(|variable| values.is_separators(variable)) {
-        analysis.not_understood(ASSIGNED);
-    }
-    let is_number = |variable: &String| values.is_number(variable) && !analysis.exported.contains(variable);
-    if !arrays.is_disjoint(&declared) || !analysis.evaluated.iter().all(is_number) {
-        analysis.not_understood(walk::EVALUATED);
-    }
-    match values.plain_with(&relied).filter(|all| all.is_disjoint(&analysis.exported)) {
-        Some(all) => analysis.evaluated.extend(all),
-        None => analysis.not_understood(builtins::EVALUATED),
-    }
-    analysis
-}
-
-/// How often the parser reads all of a text: again for each substitution around it, of which it takes no more than so
-/// many, for those that stand in words of redirections more than once, for expansions that stand in each other, and for
-/// each choice among pattern groups, since any of them may not end.
-fn rereads(text: &str) -> usize {
-    if let Some(scanned) = continued::scan(text) {
-        let (deepest, expansions) = (scanned.substitutions.min(walk::MAX_TREE_DEPTH), scanned.expansions);
-        let choices = 1 << scanned.groups.min(MAX_PATTERN_GROUPS);
-        return (1 + deepest + deepest * deepest / 8) * (1 + expansions.pow(3) / 8) * choices;
-    }
-    let substitutions = ["$(", "<(", ">("].map(|opening| text.matches(opening).count());
-    let deepest = substitutions.iter().sum::<usize>().min(walk::MAX_TREE_DEPTH);
-    let expansions = 1 + around_others(text).pow(3) / 8;
-    let groups = ["?(", "*(", "+(", "@(", "!("].map(|opening| text.matches(opening).count()).iter().sum::<usize>();
-    let choices = 1 << groups.min(MAX_PATTERN_GROUPS);
-    (1 + deepest + deepest * deepest / 8).saturating_mul(expansions).saturating_mul(choices)
-}
-
-/// The most `${` that can stand around others: those that do not end at the next brace, in any shell.
-fn around_others(text: &str) -> usize {
-    let ends = |rest: &str| {
-        rest.split_once('}').is_some_and(|(inside, _)| {
-            let plain = |text: &str| !text.contains(['$', '{', '(', '[', '`', '\\', '\'', '"', '\n']);
-            match inside.split_once('[') {
-                None => plain(inside),
-                Some((before, after)) => plain(before) && plain(after) && after.contains(']'),
-            }
-        })
-    };
-    text.split("${").skip(1).filter(|rest| !ends(rest)).count()
 }
 
 impl Analysis {

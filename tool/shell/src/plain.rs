@@ -1,14 +1,16 @@
-//! Plain values: text that comes to the same kind of words however it is split. Where a variable has no other ones, its words are
-//! no options, no operators and no patterns.
+//! Plain values: however they are split, at blanks or other [separators](variables::are_separators), no part of them is an option, a
+//! subscript or a pattern.
 
 use std::collections::{BTreeSet, HashMap};
 
 use shuck_ast::{Word, WordPart, WordPartNode};
 
-use super::walk::Walk;
-use super::{arithmetic, builtins};
+use super::arithmetic::is_number;
+use super::expansion::Expansion;
+use super::walk::{Item, Walk};
+use super::{builtins, variables};
 
-/// Whether a text is plain: by no [separators](builtins::are_separators) does a `-` or `+` come to begin a word.
+/// Whether a text is plain. A `-` or `+` stands within words only.
 pub(super) fn is_plain(text: &str) -> bool {
     let mut before = ' ';
     text.chars().all(|c| {
@@ -23,6 +25,18 @@ impl Walk<'_> {
     pub(super) fn plain_by(&self, word: &Word) -> Option<Vec<String>> {
         let mut variables = Vec::new();
         self.add_plain(&word.parts, &mut variables).then_some(variables)
+    }
+
+    /// A variable gets this value. If that is a number, or plain, it is noted.
+    pub(super) fn note_value(&mut self, name: &str, word: &Word, value: &Expansion) {
+        if value.known().map_or_else(|| is_calculated(&word.parts), is_number) {
+            self.items.push(Item::Number(name.to_owned()));
+        } else if let Some(of) = self.plain_by(word) {
+            self.items.push(Item::Plain(name.to_owned(), of));
+        }
+        if self.written(word.span).is_some_and(|text| matches!(text.as_str(), "$IFS" | "\"$IFS\"")) {
+            self.items.push(Item::Separators(name.to_owned()));
+        }
     }
 
     /// The same of several words.
@@ -54,6 +68,19 @@ impl Walk<'_> {
     }
 }
 
+/// A number is calculated, or counted by the shell.
+fn is_calculated(parts: &[WordPartNode]) -> bool {
+    match parts {
+        [part] => match &part.kind {
+            WordPart::ArithmeticExpansion { .. } | WordPart::Length(_) => true,
+            WordPart::Variable(name) => matches!(name.as_str(), "#" | "?" | "!" | "$"),
+            WordPart::DoubleQuoted { parts, .. } => is_calculated(parts),
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
 /// The name in `$x` or `${x}`.
 fn variable(written: &str) -> Option<&str> {
     let name = written.strip_prefix('$')?;
@@ -66,88 +93,82 @@ fn is_positional(name: &str) -> bool {
     !name.is_empty() && name.starts_with(|c: char| c != '0') && name.chars().all(|c| c.is_ascii_digit())
 }
 
-/// What a text gives the variables.
+/// The values that a text gives variables.
 #[derive(Default)]
 pub(super) struct Values {
-    variables: HashMap<String, Given>,
-    has_positional: bool,
+    variables: HashMap<String, Counts>,
+    /// Positional parameters are given.
+    pub(super) has_positional: bool,
 }
 
-/// How often a variable is given values.
+/// How many values of each kind a variable is given.
 #[derive(Default)]
-struct Given {
+struct Counts {
     all: usize,
     numbers: usize,
+    /// Numbers too.
     plain: usize,
-    /// The variables that make up some of its plain values.
+    /// The variables that make up some of the plain ones.
     of: BTreeSet<String>,
-    /// The value of `IFS`.
+    /// Those of `IFS`.
     separators: usize,
 }
 
 impl Values {
-    pub(super) fn give_positional(&mut self) {
-        self.has_positional = true;
-    }
-
-    fn of(&mut self, variable: String) -> &mut Given {
+    fn of(&mut self, variable: String) -> &mut Counts {
         self.variables.entry(variable).or_default()
     }
 
-    pub(super) fn any(&mut self, variable: &str) {
-        self.of(variable.to_owned()).all += 1;
+    pub(super) fn any(&mut self, variable: String) {
+        self.of(variable).all += 1;
     }
 
     pub(super) fn number(&mut self, variable: String) {
-        let given = self.of(variable);
-        given.numbers += 1;
-        given.plain += 1;
+        let counts = self.of(variable);
+        counts.numbers += 1;
+        counts.plain += 1;
     }
 
     pub(super) fn plain(&mut self, variable: String, of: Vec<String>) {
-        let given = self.of(variable);
-        given.plain += 1;
-        given.of.extend(of);
+        let counts = self.of(variable);
+        counts.plain += 1;
+        counts.of.extend(of);
     }
 
     pub(super) fn separators(&mut self, variable: String) {
         self.of(variable).separators += 1;
     }
 
+    /// Whether a variable has values of one kind alone. One in upper case may be of the environment, unless it is given some.
+    fn has_only(&self, variable: &str, kind: fn(&Counts) -> usize) -> bool {
+        match self.variables.get(variable) {
+            None => variables::is_own(variable) || variables::is_kept_number(variable),
+            Some(counts) => (variables::is_own(variable) || variables::is_free(variable)) && counts.all <= kind(counts),
+        }
+    }
+
     /// Whether a variable has numbers alone.
     pub(super) fn is_number(&self, variable: &str) -> bool {
-        arithmetic::is_kept_number(variable) && !self.variables.contains_key(variable)
-            || arithmetic::is_own(variable) && self.variables.get(variable).is_none_or(|given| given.all <= given.numbers)
-            // one of the environment may have the name
-            || arithmetic::is_free(variable) && self.variables.get(variable).is_some_and(|given| given.all <= given.numbers)
+        self.has_only(variable, |counts| counts.numbers)
     }
 
-    /// Whether a variable has separators that the shell or the text began with.
+    /// Whether a variable has only ever been given the value of `IFS`.
     pub(super) fn is_separators(&self, variable: &str) -> bool {
-        (arithmetic::is_own(variable) || arithmetic::is_free(variable))
-            && self.variables.get(variable).is_some_and(|given| given.all == given.separators)
+        self.variables.contains_key(variable) && self.has_only(variable, |counts| counts.separators)
     }
 
-    /// The variables that must be plain for these to be, and all of them are; `None`: one is not.
+    /// These variables, and those that make up their values, if all of them are plain.
     pub(super) fn plain_with(&self, variables: &BTreeSet<String>) -> Option<BTreeSet<String>> {
         let mut found = BTreeSet::new();
         let mut waiting: Vec<&String> = variables.iter().collect();
         while let Some(variable) = waiting.pop() {
-            if !found.insert(variable.clone()) {
-                continue;
-            }
-            if is_positional(variable) && !self.has_positional {
-                continue;
-            }
-            let given = self.variables.get(variable);
-            if given.is_none() && arithmetic::is_kept_number(variable) {
-                continue;
-            }
-            let is_own = arithmetic::is_own(variable) || arithmetic::is_free(variable) && given.is_some();
-            if !is_own || given.is_some_and(|given| given.all > given.plain) {
+            let is_absent = is_positional(variable) && !self.has_positional;
+            if !is_absent && !self.has_only(variable, |counts| counts.plain) {
                 return None;
             }
-            waiting.extend(given.iter().flat_map(|given| &given.of));
+            if found.insert(variable.clone()) {
+                waiting.extend(self.variables.get(variable).iter().flat_map(|counts| &counts.of));
+            }
         }
         Some(found)
     }

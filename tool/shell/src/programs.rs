@@ -7,13 +7,9 @@ use super::options::Options;
 use super::walk::{Item, Mark, Reader};
 use super::wrappers::WRAPPERS;
 
-pub use super::builtins::{decides, decides_reading};
-
 const OPAQUE_SHELL: &str = "a shell runs a script or its input";
 pub(super) const ONLY_BASH: &str = "it has a command that not every shell has";
 const OPAQUE_FIND: &str = "the arguments of find are not known";
-/// Why nothing is known where a variable is set that [`decides`].
-pub const ASSIGNED: &str = "a variable that decides what runs is set";
 
 /// Each is listed with all that comes after it.
 const MAX_WRAPPERS: usize = 16;
@@ -135,7 +131,7 @@ const TESTS: [&str; 28] = [
     "-wholename",
 ];
 /// What takes none.
-const PLAIN: [&str; 23] = [
+const FLAGS: [&str; 23] = [
     "!",
     "(",
     ")",
@@ -165,10 +161,8 @@ const PLAIN: [&str; 23] = [
 /// command, or the value of a test, with all else known.
 fn hides_action(words: &Words) -> bool {
     let is_end = |word: &Expansion| word.is(";") || word.is("+");
-    let is_path =
-        |word: &Expansion| matches!(word, Expansion::One(start) if start.starts_with('/') || start.starts_with("./"));
     let words = words.get(plain_paths(words)..).unwrap_or_default();
-    let unknown: Vec<_> = words.iter().filter(|word| word.known().is_none() && !is_path(word)).collect();
+    let unknown: Vec<_> = words.iter().filter(|word| word.known().is_none() && !word.is_path()).collect();
     if unknown.iter().any(|word| !word.is_one()) {
         return true;
     }
@@ -182,7 +176,7 @@ fn plain_paths(words: &[Expansion]) -> usize {
         Expansion::Known(word) => {
             !word.starts_with(['-', '(', ')', '!', ',']) || ["-H", "-L", "-P"].contains(&word.as_str())
         }
-        Expansion::One(start) => start.starts_with('/') || start.starts_with("./"),
+        Expansion::One(_) => word.is_path(),
         Expansion::Plain(_) => true,
         Expansion::Digits | Expansion::Any => false,
     };
@@ -202,9 +196,9 @@ fn are_values(words: &[Expansion]) -> bool {
                     return false;
                 }
             }
-            Some(word) if PLAIN.contains(&word) || !word.starts_with(['-', '(', ')', '!', ',']) => {}
+            Some(word) if FLAGS.contains(&word) || !word.starts_with(['-', '(', ')', '!', ',']) => {}
             Some(_) => return false,
-            None if matches!(word, Expansion::One(start) if start.starts_with('/') || start.starts_with("./")) => {}
+            None if word.is_path() => {}
             None => return false,
         }
     }

@@ -11,7 +11,7 @@ use shuck_parser::{ShellDialect, ShellProfile};
 use super::checks::{is_arithmetic, is_descriptor, is_only_bash};
 use super::expansion::Expansion;
 use super::programs::ONLY_BASH;
-use super::{Access, MAX_TEXT_BYTES, builtins, programs, refused};
+use super::{Access, MAX_TEXT_BYTES, programs, refused, variables};
 
 /// For the parser, and with it for all that goes through its tree.
 pub(super) const MAX_TREE_DEPTH: usize = 60;
@@ -96,7 +96,7 @@ pub(super) fn items(reader: Reader, text: &str) -> Vec<Item> {
     let is_over = |(mark, most): &(&str, usize)| text.matches(mark).count() > *most;
     let openings = openings(text);
     if BOUNDED.iter().any(is_over)
-        || openings.iter().map(|at| scanned(text, *at)).sum::<usize>() > MAX_SCANNED_BYTES
+        || openings.iter().map(|at| scanned_bytes(text, *at)).sum::<usize>() > MAX_SCANNED_BYTES
         || has_long_subscript(text, &openings)
     {
         return vec![Item::Unknown(COMPLICATED)];
@@ -129,7 +129,7 @@ fn has_long_subscript(text: &str, openings: &[usize]) -> bool {
 }
 
 /// How much the parser may look at for the end of the brace or subscript here, in bytes: all that follows, if quotes might hide it.
-fn scanned(text: &str, at: usize) -> usize {
+fn scanned_bytes(text: &str, at: usize) -> usize {
     let rest = text.get(at + 1..).unwrap_or_default();
     let end = if text.get(at..).is_some_and(|text| text.starts_with('[')) { ']' } else { '}' };
     let is_end = |c: char| c == end || matches!(c, '\'' | '"' | '\\' | '`' | '{' | '[' | '(');
@@ -445,7 +445,7 @@ impl Walk<'_> {
 
     /// A variable gets a value.
     pub(super) fn set(&mut self, variable: &str) {
-        self.items.extend(builtins::set(variable));
+        self.items.extend(variables::set(variable));
     }
 
     pub(super) fn reference(&mut self, reference: &VarRef) {

@@ -25,6 +25,8 @@ enum Place {
     Quoted,
     /// In a here-document or an expression.
     Plain,
+    /// In the word or pattern of an expansion.
+    Operand,
 }
 
 impl Walk<'_> {
@@ -65,7 +67,9 @@ impl Walk<'_> {
     fn operand(&mut self, word: &Word) {
         self.in_expansions += 1;
         self.tiled(word.span.start.offset()..word.span.end.offset(), &word.parts);
-        self.expression(word);
+        for part in &word.parts {
+            self.part(part, Place::Operand);
+        }
         self.in_expansions -= 1;
     }
 
@@ -156,7 +160,7 @@ impl Walk<'_> {
             WordPart::ArithmeticExpansion { .. } | WordPart::Length(_) | WordPart::ArrayLength(_) => one(),
             WordPart::ProcessSubstitution { .. } => Expansion::One("/".to_owned()),
             _ if place == Place::Bare => Expansion::Any,
-            // or nothing; a text that sets it is not understood
+            // or nothing; a text that sets it to anything but a path is not understood
             WordPart::Variable(name) if name.as_str() == "HOME" => Expansion::One("/".to_owned()),
             WordPart::CommandSubstitution { .. } => one(),
             _ if self.slice(part.span).is_none_or(|text| ["$@", "{@", "[@"].iter().any(|all| text.contains(all))) => {
@@ -223,10 +227,10 @@ impl Walk<'_> {
             ParameterOp::RemovePrefixShort { pattern }
             | ParameterOp::RemovePrefixLong { pattern }
             | ParameterOp::RemoveSuffixShort { pattern }
-            | ParameterOp::RemoveSuffixLong { pattern } => self.pattern_in(pattern, Place::Plain),
+            | ParameterOp::RemoveSuffixLong { pattern } => self.pattern_in(pattern, Place::Operand),
             ParameterOp::ReplaceFirst { pattern, replacement_word_ast, .. }
             | ParameterOp::ReplaceAll { pattern, replacement_word_ast, .. } => {
-                self.pattern_in(pattern, Place::Plain);
+                self.pattern_in(pattern, Place::Operand);
                 self.operand(replacement_word_ast);
             }
             _ => {}
@@ -446,6 +450,8 @@ fn literal_value(text: &str, place: Place) -> Option<String> {
             ('`', _) | ('$', Some('(' | '{' | '[')) => return None,
             // the parser has gone past the end
             ('"', _) if place == Place::Quoted => return None,
+            // a substitution, or not
+            ('<' | '>', Some('(')) if place == Place::Operand => return None,
             // the parser takes some unfinished words to continue to the end of the text
             ('(' | ')' | ' ' | '\t' | '\n' | ';' | '&' | '|' | '<' | '>', _) if place == Place::Bare => return None,
             (c, _) => value.push(c),

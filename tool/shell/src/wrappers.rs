@@ -3,10 +3,60 @@
 use super::builtins;
 use super::expansion::{Expansion, Words};
 use super::options::{Given, Options, Parsed, Unclear};
-use super::programs::{self, ASSIGNED};
+use super::programs;
+use super::variables::{self, ASSIGNED};
 use super::walk::{Item, Mark};
 
 const OPAQUE_WRAPPER: &str = "what a wrapper runs is not known";
+
+/// Of one call of sudo.
+const MAX_ASSIGNMENTS: usize = 64;
+
+/// Words that shells read otherwise than as the name of a program: with `sudo -i` a shell reads them.
+const SHELL_WORDS: [&str; 42] = [
+    "alias",
+    "and",
+    "begin",
+    "bg",
+    "bind",
+    "break",
+    "compgen",
+    "complete",
+    "continue",
+    "coproc",
+    "declare",
+    "enable",
+    "end",
+    "eval",
+    "exit",
+    "export",
+    "fc",
+    "fg",
+    "foreach",
+    "getopts",
+    "hash",
+    "history",
+    "in",
+    "jobs",
+    "let",
+    "local",
+    "logout",
+    "mapfile",
+    "not",
+    "or",
+    "readarray",
+    "readonly",
+    "repeat",
+    "return",
+    "set",
+    "shopt",
+    "source",
+    "switch",
+    "trap",
+    "typeset",
+    "unset",
+    "wait",
+];
 
 pub(super) struct Wrapper {
     pub(super) name: &'static str,
@@ -154,13 +204,17 @@ impl Wrapper {
                 let dash = usize::from(parsed.operands.first().is_some_and(|word| word.is("-")));
                 place.is_without_path |= dash > 0;
                 parsed.operands.drain(..dash);
-                while assigned(&parsed.operands, items)? {
-                    parsed.operands.remove(0);
+                let mut count = 0;
+                while assigned(parsed.operands.get(count), items)? {
+                    count += 1;
                 }
+                parsed.operands.drain(..count);
             }
             Before::AssignmentsAndOptions => {
-                while assigned(&parsed.operands, items)? {
-                    if parsed.ended || parsed.given.iter().any(may_look_ended) {
+                let mut count = 0;
+                while assigned(parsed.operands.first(), items)? {
+                    count += 1;
+                    if count > MAX_ASSIGNMENTS || parsed.ended || parsed.given.iter().any(may_look_ended) {
                         return Err(OPAQUE_WRAPPER);
                     }
                     parsed.operands.remove(0);
@@ -177,6 +231,10 @@ impl Wrapper {
         }
         if self.name == "sudo" && place.is_by_shell {
             parsed.operands = parsed.operands.into_iter().map(read_by_shell).collect();
+            let program = parsed.operands.first().and_then(Expansion::known);
+            if program.is_some_and(|program| programs::is_special(program) || SHELL_WORDS.contains(&program)) {
+                return Err(OPAQUE_WRAPPER);
+            }
         }
         place.leads_to(&parsed.operands)?;
         if self.name == "xargs" { with_input(parsed) } else { Ok(parsed.operands) }
@@ -256,8 +314,8 @@ fn read_by_shell(word: Expansion) -> Expansion {
 
 /// `env -u`
 fn taken_away(option: &Given, items: &mut Vec<Item>) -> Result<(), &'static str> {
-    let variable = option.value.as_ref().and_then(Expansion::known).filter(|variable| !builtins::decides(variable));
-    let is_locale = variable.map(builtins::is_locale).ok_or(ASSIGNED)?;
+    let variable = option.value.as_ref().and_then(Expansion::known).filter(|variable| !variables::decides(variable));
+    let is_locale = variable.map(variables::is_locale).ok_or(ASSIGNED)?;
     items.extend(is_locale.then_some(Item::Mark(Mark::Locale)));
     Ok(())
 }
@@ -272,7 +330,12 @@ fn with_input(mut parsed: Parsed) -> Result<Words, &'static str> {
     if parsed.operands.is_empty() {
         parsed.operands.push(Expansion::Known("echo".to_owned()));
     }
-    for option in parsed.given.iter().filter(|option| matches!(option.name, "I" | "i" | "replace")) {
+    let mut marks = parsed.given.iter().filter(|option| matches!(option.name, "I" | "i" | "replace"));
+    let option = marks.next();
+    if marks.next().is_some() {
+        return Err(OPAQUE_WRAPPER);
+    }
+    if let Some(option) = option {
         let mark = match &option.value {
             Some(value) => value.known().ok_or(OPAQUE_WRAPPER)?,
             None => "{}",
@@ -283,16 +346,16 @@ fn with_input(mut parsed: Parsed) -> Result<Words, &'static str> {
     Ok(parsed.operands)
 }
 
-/// Whether the first of the words is an assignment.
-fn assigned(words: &Words, items: &mut Vec<Item>) -> Result<bool, &'static str> {
-    let Some(variable) = words.first().and_then(Expansion::assigned) else { return Ok(false) };
+/// Whether a word is an assignment.
+fn assigned(word: Option<&Expansion>, items: &mut Vec<Item>) -> Result<bool, &'static str> {
+    let Some(variable) = word.and_then(Expansion::assigned) else { return Ok(false) };
     if !builtins::is_name(variable) {
         return Err(OPAQUE_WRAPPER);
     }
-    if builtins::decides(variable) {
+    if variables::decides(variable) {
         return Err(ASSIGNED);
     }
     items.push(Item::Exported(variable.to_owned()));
-    items.extend(builtins::is_locale(variable).then_some(Item::Mark(Mark::Locale)));
+    items.extend(variables::is_locale(variable).then_some(Item::Mark(Mark::Locale)));
     Ok(true)
 }

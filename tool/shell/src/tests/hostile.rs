@@ -54,12 +54,12 @@ fn plain_texts_fit_on_the_stack_that_they_may_need() {
         prop_assume!(is_plain(&text) && is_plain_argv(&argv));
         stacker::grow(PLAIN_STACK_BYTES, || {
             for reader in [Reader::Bash, Reader::Posix] {
-                let _ = catch_unwind(|| collect_here(vec![Item::Text(reader, text.clone())]));
+                let _ = catch_unwind(|| collected::collect(vec![Item::Text(reader, text.clone())]));
             }
             let _ = catch_unwind(|| {
                 let mut items = Vec::new();
                 programs::run(Reader::Bash, argv.into_iter().map(Expansion::Known).collect(), &mut items);
-                collect_here(items)
+                collected::collect(items)
             });
         });
         Ok(())
