@@ -67,6 +67,7 @@ mod variables;
 mod walk;
 mod words;
 mod wrappers;
+mod written;
 
 use std::collections::BTreeSet;
 use std::panic::{UnwindSafe, catch_unwind};

@@ -19,8 +19,18 @@ pub(super) const MAX_TREE_DEPTH: usize = 60;
 const MAX_PARSE_STEPS: usize = 2 * MAX_TEXT_BYTES;
 
 /// What makes the parser slow, or deep beyond its own bounds, if there is much of it.
-const BOUNDED: [(&str, usize); 8] =
-    [("$(", 4096), ("`", 8192), ("${", 1024), ("<<", 64), ("time", 64), ("coproc", 64), ("((", 512), ("&&", 1024)];
+const BOUNDED: [(&str, usize); 10] = [
+    ("$(", 4096),
+    ("<(", 1024),
+    (">(", 1024),
+    ("`", 8192),
+    ("${", 1024),
+    ("<<", 64),
+    ("time", 64),
+    ("coproc", 64),
+    ("((", 512),
+    ("&&", 1024),
+];
 /// In bytes that the parser looks at for the ends of braces and subscripts.
 const MAX_SCANNED_BYTES: usize = 64 * MAX_TEXT_BYTES;
 /// Of one subscript.

@@ -12,7 +12,7 @@ use shuck_ast::{
 
 use super::expansion::Expansion;
 use super::walk::{EVALUATED, Item, Reader, Walk};
-use super::{builtins, refused};
+use super::{refused, written};
 
 const UNREAD: &str = "a substitution could not be read";
 const OTHER_SHELL: &str = "it has an expansion of another shell";
@@ -38,7 +38,9 @@ impl Walk<'_> {
         for part in &word.parts {
             expansion = expansion.followed_by(self.part(part, Place::Bare));
             match &part.kind {
-                WordPart::Literal(text) => unquoted.push_str(&without_escaped(self.literal_text(text, part.span))),
+                WordPart::Literal(text) => {
+                    unquoted.push_str(&written::without_escaped(self.literal_text(text, part.span)))
+                }
                 _ => unquoted.push('x'),
             }
         }
@@ -51,7 +53,7 @@ impl Walk<'_> {
             self.unknown(UNREAD);
         }
         match expansion {
-            _ if word.has_active_brace_expansion() || is_pattern(&unquoted) => Expansion::Any,
+            _ if word.has_active_brace_expansion() || written::is_pattern(&unquoted) => Expansion::Any,
             // a home directory, in bash also there
             Expansion::Known(text) | Expansion::One(text)
                 if unquoted.starts_with('~') || unquoted.contains("=~") || unquoted.contains(":~") =>
@@ -103,7 +105,7 @@ impl Walk<'_> {
                 if value.is_source_backed() {
                     return self.written(value.span()).map_or(Expansion::Any, Expansion::Known);
                 }
-                if self.slice(part.span).is_none_or(has_odd_escapes) {
+                if self.slice(part.span).is_none_or(written::has_odd_escapes) {
                     self.unknown(UNREAD);
                 }
                 return Expansion::Known(value.slice("").to_owned());
@@ -180,12 +182,13 @@ impl Walk<'_> {
         else {
             return;
         };
-        if has_bare_brace(&inside) {
+        if written::has_bare_brace(&inside) {
             self.unknown(UNREAD);
         }
         // only where nothing around is quoted, quotes are read alike
-        let is_quoted = |text: &str| text.matches('"').count() == 2 && is_plain_operation(&text.replace('"', ""));
-        let is_alike = is_plain_operation(&inside) || self.in_quotes == 0 && is_quoted(&inside);
+        let is_quoted =
+            |text: &str| text.matches('"').count() == 2 && written::is_plain_operation(&text.replace('"', ""));
+        let is_alike = written::is_plain_operation(&inside) || self.in_quotes == 0 && is_quoted(&inside);
         if self.reader == Reader::Posix && !is_alike {
             self.unknown(OTHER_SHELL);
         }
@@ -193,7 +196,7 @@ impl Walk<'_> {
 
     /// The parser passes over what it does not know behind a name, such as bash's `${x~…}` and `${ …; }`.
     fn plainly_named(&mut self, span: Span) {
-        if !self.slice(span).is_some_and(is_plain_expansion) {
+        if !self.slice(span).is_some_and(written::is_plain_expansion) {
             self.unknown(UNREAD);
         }
     }
@@ -333,9 +336,9 @@ impl Walk<'_> {
             // bash expands braces before all else, and takes no notice of quotes in these
             (None, Some(text)) if self.in_quotes > 0 && text.contains('{') => Item::Unknown(UNREAD),
             // in double quotes the backslash would go, elsewhere it stays
-            (None, Some(text)) if !text.contains("\\\"") => Item::Text(self.reader, unescaped(text)),
+            (None, Some(text)) if !text.contains("\\\"") => Item::Text(self.reader, written::unescaped(text)),
             (None, Some(text)) if self.in_quotes == 1 && self.in_expansions == 0 && !text.contains("\\\\") => {
-                Item::Text(self.reader, unescaped(&text.replace("\\\"", "\"")))
+                Item::Text(self.reader, written::unescaped(&text.replace("\\\"", "\"")))
             }
             _ => Item::Unknown(UNREAD),
         };
@@ -346,7 +349,7 @@ impl Walk<'_> {
     fn checked(&mut self, span: Span, look: impl FnOnce(&mut Self)) {
         let before = self.substitutions;
         look(self);
-        let read = self.substitutions > before || self.slice(span).is_some_and(|text| !may_substitute(text));
+        let read = self.substitutions > before || self.slice(span).is_some_and(|text| !written::may_substitute(text));
         if !read {
             self.unknown(UNREAD);
         }
@@ -414,29 +417,6 @@ impl Walk<'_> {
     }
 }
 
-/// The parser counts braces in an expansion, and shells take the first `}` for its end.
-fn has_bare_brace(inside: &str) -> bool {
-    inside.match_indices('{').any(|(at, _)| !inside.get(..at).is_some_and(|before| before.ends_with('$')))
-}
-
-/// What all shells read alike between `${` and `}`.
-fn is_plain_operation(inside: &str) -> bool {
-    let word = inside.strip_prefix('#').unwrap_or(inside);
-    let operation = word.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '_');
-    let is_plain = operation.is_empty() || operation.starts_with([':', '-', '=', '?', '+', '#', '%']);
-    let is_name = |rest: &str| rest.split_once('}').is_some_and(|(name, _)| builtins::is_name(name));
-    let is_nested = |(at, _): (usize, &str)| {
-        operation.get(..at).is_some_and(|before| before.ends_with('$')) && operation.get(at + 1..).is_some_and(is_name)
-    };
-    // ${y} alone may stand in it
-    let braces = inside.matches('{').count();
-    is_plain
-        && operation.len() < word.len()
-        && !inside.contains(['\'', '"', '\\'])
-        && operation.match_indices('{').all(is_nested)
-        && braces == inside.matches('}').count()
-}
-
 /// Takes the backslashes out; `None` if there is more in it than text.
 fn literal_value(text: &str, place: Place) -> Option<String> {
     let mut value = String::with_capacity(text.len());
@@ -458,65 +438,4 @@ fn literal_value(text: &str, place: Place) -> Option<String> {
         }
     }
     Some(value)
-}
-
-/// Text without quotes, where a character behind a backslash is nothing special.
-fn without_escaped(text: &str) -> String {
-    let mut chars = text.chars();
-    std::iter::from_fn(|| match chars.next()? {
-        '\\' => Some(chars.next().map_or('\\', |_| 'x')),
-        c => Some(c),
-    })
-    .collect()
-}
-
-/// It stands for the names of files, or for several words.
-fn is_pattern(unquoted: &str) -> bool {
-    unquoted.contains(['*', '?'])
-        || has_pair(unquoted, '[', "]")
-        || has_pair(unquoted, '{', ",")
-        || has_pair(unquoted, '{', "..")
-}
-
-/// In `$'…'`, what is not the same in all versions and locales.
-fn has_odd_escapes(text: &str) -> bool {
-    text.replace("\\\\", "").split('\\').skip(1).any(|rest| !rest.starts_with(['n', 't', '\'', '"']))
-}
-
-fn has_pair(text: &str, open: char, then: &str) -> bool {
-    text.split_once(open).is_some_and(|(_, rest)| rest.contains(then))
-}
-
-/// `$x`, `$?`, `${x}`, `${#x}`, `${x[…]}`
-fn is_plain_expansion(text: &str) -> bool {
-    let is_special = |text: &str| matches!(text, "@" | "*" | "#" | "?" | "-" | "$" | "!");
-    let is_number = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
-    let is_parameter = |text: &str| match text.split_once('[') {
-        None => builtins::is_name(text) || is_number(text) || is_special(text),
-        Some((name, rest)) => {
-            builtins::is_name(name) && rest.strip_suffix(']').is_some_and(|inside| !inside.contains(['[', ']']))
-        }
-    };
-    match (text.strip_prefix("${"), text.strip_prefix('$')) {
-        (Some(rest), _) => rest
-            .strip_suffix('}')
-            .is_some_and(|inside| is_parameter(inside) || inside.strip_prefix('#').is_some_and(is_parameter)),
-        (None, Some(name)) => builtins::is_name(name) || name.len() == 1 && is_parameter(name),
-        (None, None) => false,
-    }
-}
-
-fn may_substitute(text: &str) -> bool {
-    ["`", "$(", "<(", ">("].iter().any(|mark| text.contains(mark))
-}
-
-/// What a shell makes of the text between backticks.
-fn unescaped(text: &str) -> String {
-    let mut value = String::with_capacity(text.len());
-    let mut chars = text.chars().peekable();
-    while let Some(c) = chars.next() {
-        let escaped = (c == '\\').then(|| chars.next_if(|next| matches!(next, '$' | '`' | '\\'))).flatten();
-        value.push(escaped.unwrap_or(c));
-    }
-    value
 }
