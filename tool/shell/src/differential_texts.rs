@@ -9,6 +9,7 @@ pub(super) const TEXTS: &[&str] = &[
     "x=-; y=${x}exec; find . $y zz \";\"", "x=-; x+=exec; find . $x zz \";\"", "for x in -; do y=${x}exec; find . $y zz \";\"; done", "x=-; y=${x}v; [ $y 'a[$(zz)]' ]", "y=\"a[\\$(zz)]\"; x=-; x+=v; [ $x \"$y\" ]",
     "x=-5; y=${x}exec; find . $y zz \";\"", "x=$((-1)); find . $x -exec zz \\;", "x=abc; echo ${x//$(ls)/<(zz)}", "x=abc; echo ${x/$(ls)/>(zz)}", "x=abc; echo \"${x//$(ls)/<(zz)}\"", "y=${x/$(ls)/<(zz)}", "echo ${x:-$(ls)<(zz)}", "echo ${x#$(ls)<(zz)}",
     "false && o=$IFS; IFS=$o; zz $((101))", "cat <<-E\n\ta \\\n\tE\nzz", "cat <<E\n\tE\nE\nzz \\\n a", "f()\\\n{ zz; }; f", "(a)#zz\nzz", "(a) #zz\\\nzz", "zz $(a)#b \\\n c", "zz \"$(a)\"#b \\\n c", "a=(b #c\n) \\\n zz", "a=(b\\\n#c\n); zz",
+    "zz }2>&1", "zz ]2>a", "x=\"a b\" zz }2>&1 ", "zz \"a\"2>b", "zz $x{2>b", "{ zz; }2>b", "(zz)2>b", "zz;2>b zz", "zz>a2>b", "zz<<<a2>b",
     ">]z=", "x=1 >]z=2", ">a]z=2", "zz \"${x:-`zz \\\"az a; a b\\\"`}\"", "zz \"${x#`zz \\\"a; a b\\\"`}\"",
     "set -- '-v a[$(zz)]'; [ $1 ]", "f() { [ $1 ]; }; f '-v a[$(zz)]'", "sh -c '[ $1 ]' x '-v a[$(zz)]'", "[ $1 = a ] || zz", "[ ${10} ] || zz", "wait $!; zz", "zz & p=$!; wait $p",
     "zz ${x% *}", "x='a b'; zz \"${x% *}\"", "zz \"${x:+-a $x}\"", "x=b; zz ${x:+-a $x}", "zz ${x:-a b}", "zz ${x:-<(zy)}", "zz ${x:-(a)}", "zz ${x:-a;zy}", "zz ${x:-a|zy}", "zz \"${x:-(a;zy)}\"", "zz ${x:-a\\}b}", "zz ${x% }",
