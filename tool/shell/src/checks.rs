@@ -51,6 +51,18 @@ impl Walk<'_> {
         }
     }
 
+    /// The parser takes the digits before it for something else than shells do.
+    pub(super) fn has_odd_descriptor(&self, redirect: &Redirect) -> bool {
+        let is_digit = |c: char| c.is_ascii_digit();
+        let written = self.written(redirect.span).unwrap_or_default();
+        let before = self.source.get(..redirect.span.start.offset()).unwrap_or("0");
+        let is_here =
+            matches!(redirect.kind, RedirectKind::HereDoc | RedirectKind::HereDocStrip | RedirectKind::HereString);
+        let is_apart = before.is_empty() || before.ends_with([' ', '\t', '\n', ';', '&', '|', '(', ')', '<', '>']);
+        // of here-documents it does not know that a descriptor may stand before them; others may be the end of a word
+        is_here && before.ends_with(is_digit) || written.starts_with(is_digit) && !is_apart
+    }
+
     /// `<<<`, `&>`, and descriptors of two digits, which others take for words.
     pub(super) fn is_redirected_by_bash(&self, redirect: &Redirect) -> bool {
         let written = self.written(redirect.span).unwrap_or_default();

@@ -438,21 +438,10 @@ impl Walk<'_> {
             }
             RedirectTarget::Heredoc(heredoc) => self.heredoc(heredoc),
         }
-        // a descriptor that is the end of a word
-        let written = self.written(redirect.span).unwrap_or_default();
-        let is_apart =
-            |before: &str| before.is_empty() || before.ends_with([' ', '\t', '\n', ';', '&', '|', '(', ')', '<', '>']);
-        if written.starts_with(|c: char| c.is_ascii_digit()) && !before.is_some_and(is_apart) {
-            self.unknown("a redirection to a descriptor could not be read");
-        }
         if self.reader == Reader::Posix && self.is_redirected_by_bash(redirect) {
             self.unknown(ONLY_BASH);
         }
-        // of these the parser does not know that a descriptor may stand before them
-        let is_here =
-            matches!(redirect.kind, RedirectKind::HereDoc | RedirectKind::HereDocStrip | RedirectKind::HereString);
-        let before = self.source.get(..redirect.span.start.offset());
-        if is_here && before.is_none_or(|before| before.ends_with(|c: char| c.is_ascii_digit())) {
+        if self.has_odd_descriptor(redirect) {
             self.unknown("a redirection to a descriptor could not be read");
         }
         if redirect.fd_var.is_some() {
