@@ -1,12 +1,13 @@
-//! How much of a collection of shell texts is understood: `coverage [--posix] [--lines] FILE...`. Each file is a text, or with
-//! `--lines` each of its lines. It prints counts and why the others are not understood, with an example of each reason.
+//! How much of a collection of shell texts is understood: `coverage [--posix] [--lines] [--texts] FILE...`. Each file is a text, or
+//! with `--lines` each of its lines. It prints why the others are not understood, and how often; with `--texts` which they are.
 
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use telexec_shell::{Analysis, analyze, analyze_posix};
 
-/// Reasons that are in what a text does: it does not say itself what it runs.
+/// Reasons for which no text says what it runs.
 const OPAQUE: [&str; 8] = [
     "a program's name is not known",
     "eval makes a text of its arguments",
@@ -17,16 +18,24 @@ const OPAQUE: [&str; 8] = [
     "the text of a trap is not known",
     "a function's name is not known",
 ];
+/// Reasons for which values decide that only programs, files and callers give.
+const BY_VALUE: [&str; 3] = [
+    "bash evaluates an argument",
+    "bash evaluates the value of a variable",
+    "a variable that decides what runs is set",
+];
 
 fn main() -> ExitCode {
-    let (mut is_posix, mut by_line, mut files) = (false, false, Vec::new());
+    let (mut is_posix, mut by_line, mut prints_texts, mut files) = (false, false, false, Vec::new());
     for argument in std::env::args().skip(1) {
         match argument.as_str() {
             "--posix" => is_posix = true,
             "--lines" => by_line = true,
+            "--texts" => prints_texts = true,
             _ => files.push(argument),
         }
     }
+    let read = if is_posix { analyze_posix } else { analyze };
     let mut analyses = Vec::<(String, Analysis)>::new();
     for file in files {
         let text = match std::fs::read(&file) {
@@ -36,35 +45,40 @@ fn main() -> ExitCode {
                 return ExitCode::FAILURE;
             }
         };
-        let read = if is_posix { analyze_posix } else { analyze };
         match by_line {
             true => analyses.extend(text.lines().map(|line| (line.to_owned(), read(line)))),
             false => analyses.push((file, read(&text))),
         }
     }
-    print(&analyses);
-    ExitCode::SUCCESS
+    match print(&analyses, prints_texts) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        _ => ExitCode::SUCCESS,
+    }
 }
 
-fn print(analyses: &[(String, Analysis)]) {
+fn print(analyses: &[(String, Analysis)], prints_texts: bool) -> io::Result<()> {
     let mut reasons = BTreeMap::<&str, Vec<&str>>::new();
     for (text, analysis) in analyses {
         if let Some(reason) = analysis.reason {
             reasons.entry(reason).or_default().push(text);
         }
     }
-    let opaque: usize = OPAQUE.iter().filter_map(|reason| reasons.get(reason)).map(Vec::len).sum();
+    let count = |of: &[&str]| of.iter().filter_map(|reason| reasons.get(reason)).map(Vec::len).sum::<usize>();
     let understood = analyses.iter().filter(|(_, analysis)| analysis.understood).count();
+    let (opaque, by_value) = (count(&OPAQUE), count(&BY_VALUE));
+    let share = |of: usize| 100.0 * understood as f64 / of.max(1) as f64;
     let others = analyses.len() - opaque;
-    let share = understood as f64 * 100.0 / others.max(1) as f64;
-    println!("{understood} of {} understood; without {opaque} that are opaque by nature: {share:.1} %", analyses.len());
+    let mut out = io::stdout().lock();
+    writeln!(out, "{understood} of {} understood", analyses.len())?;
+    writeln!(out, "{:.1} % without {opaque} opaque by nature", share(others))?;
+    writeln!(out, "{:.1} % without {by_value} in which a value decides, too", share(others - by_value))?;
     let mut reasons: Vec<_> = reasons.into_iter().collect();
     reasons.sort_by_key(|(_, texts)| std::cmp::Reverse(texts.len()));
     for (reason, texts) in reasons {
-        let mark = if OPAQUE.contains(&reason) { "opaque" } else { "" };
-        println!("{:6} {mark:6} {reason}", texts.len());
-        if std::env::var_os("COVERAGE_TEXTS").is_some() && mark.is_empty() {
-            texts.iter().for_each(|text| println!("                {text}"));
+        writeln!(out, "{:6} {reason}", texts.len())?;
+        for text in texts.iter().filter(|_| prints_texts) {
+            writeln!(out, "       {text}")?;
         }
     }
+    Ok(())
 }

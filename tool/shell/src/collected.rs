@@ -120,6 +120,8 @@ impl Collected {
             Item::Relied(variable) => drop(self.relied.insert(variable)),
             Item::Operand(variable) => drop(self.operands.insert(variable)),
             Item::Exported(variable) => drop(self.analysis.exported.insert(variable)),
+            Item::Associative(variable) => drop(self.values.associative.insert(variable)),
+            Item::Key(variable, array) => self.values.key(variable, array),
             Item::Array(variable) => drop(self.arrays.insert(variable)),
             Item::Declared(variable) => drop(self.declared.insert(variable)),
             Item::Mark(Mark::Home) => self.marks.home = true,

@@ -204,7 +204,14 @@ impl Scanner<'_> {
                 self.in_word = false;
             }
             [b'\\', _, ..] => self.at += 2,
-            [b'\'' | b'"', ..] if before == b'$' => return None,
+            // a backslash may stand before its end, or not
+            [b'\'', rest @ ..] if before == b'$' => {
+                let length = rest.iter().position(|byte| *byte == b'\'')?;
+                if rest.get(..length)?.ends_with(b"\\") {
+                    return None;
+                }
+                self.at += 2 + length;
+            }
             [b'\'', rest @ ..] => self.at += 2 + rest.iter().position(|byte| *byte == b'\'')?,
             [b'"', ..] => self.enter(Kind::Quotes, 1),
             [b'`', ..] => self.backticks()?,
@@ -378,7 +385,7 @@ mod tests {
             "@(a)#b \\\n c",
             "((1<<2))\n2\n \\\n",
             "a <<E \n\tE\nE \\\n b",
-            "$'a' \\\nb",
+            "$'a\\' \\\nb",
             "\"a",
             "$(a",
             "a <<E\nb",

@@ -11,12 +11,13 @@ impl Walk<'_> {
     pub(super) fn declaration(&mut self, command: &DeclClause) {
         self.assignments(&command.assignments);
         self.exported(&command.assignments);
-        let (mut arguments, mut is_array, mut has_value) = (Vec::new(), false, false);
+        let (mut arguments, mut is_array, mut is_associative, mut has_value) = (Vec::new(), false, false, false);
         let (mut names, mut exports) = (Vec::new(), command.variant.as_ref() == "export");
         for operand in &command.operands {
             arguments.push(match operand {
                 DeclOperand::Flag(word) => {
                     let flags = self.word(word);
+                    is_associative |= flags.known().is_some_and(|flags| flags.contains('A'));
                     is_array |= flags.known().is_some_and(|flags| flags.contains(['a', 'A']));
                     exports |= flags.known().is_some_and(|flags| flags.contains('x'));
                     if !builtins::is_flags(flags.known(), "aAxrgfFplu") {
@@ -44,6 +45,9 @@ impl Walk<'_> {
                     argument
                 }
             });
+        }
+        if is_associative {
+            self.items.extend(names.iter().cloned().map(Item::Associative));
         }
         if is_array {
             self.items.extend(names.iter().cloned().map(Item::Array));

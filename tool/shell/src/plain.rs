@@ -39,6 +39,16 @@ impl Walk<'_> {
         }
     }
 
+    /// The array whose keys these words are: `"${!x[@]}"`
+    pub(super) fn keys_of(&self, words: &[Word]) -> Option<String> {
+        let [word] = words else { return None };
+        let written = self.slice(word.span)?;
+        let unquoted = written.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(written);
+        let inside = unquoted.strip_prefix("${!")?.strip_suffix('}')?;
+        let name = inside.strip_suffix("[@]").or_else(|| inside.strip_suffix("[*]"))?;
+        builtins::is_name(name).then(|| name.to_owned())
+    }
+
     /// The same of several words.
     pub(super) fn all_plain_by(&self, words: &[Word]) -> Option<Vec<String>> {
         let mut variables = Vec::new();
@@ -99,6 +109,8 @@ pub(super) struct Values {
     variables: HashMap<String, Counts>,
     /// Positional parameters are given.
     pub(super) has_positional: bool,
+    /// Arrays whose keys may be anything.
+    pub(super) associative: BTreeSet<String>,
 }
 
 /// How many values of each kind a variable is given.
@@ -110,6 +122,8 @@ struct Counts {
     plain: usize,
     /// The variables that make up some of the plain ones.
     of: BTreeSet<String>,
+    /// The arrays whose keys some of the numbers are.
+    keys_of: BTreeSet<String>,
     /// Those of `IFS`.
     separators: usize,
 }
@@ -129,6 +143,12 @@ impl Values {
         counts.plain += 1;
     }
 
+    /// A number, if the array has no others.
+    pub(super) fn key(&mut self, variable: String, array: String) {
+        self.number(variable.clone());
+        self.of(variable).keys_of.insert(array);
+    }
+
     pub(super) fn plain(&mut self, variable: String, of: Vec<String>) {
         let counts = self.of(variable);
         counts.plain += 1;
@@ -143,7 +163,11 @@ impl Values {
     fn has_only(&self, variable: &str, kind: fn(&Counts) -> usize) -> bool {
         match self.variables.get(variable) {
             None => variables::is_own(variable) || variables::is_kept_number(variable),
-            Some(counts) => (variables::is_own(variable) || variables::is_free(variable)) && counts.all <= kind(counts),
+            Some(counts) => {
+                (variables::is_own(variable) || variables::is_free(variable))
+                    && counts.all <= kind(counts)
+                    && counts.keys_of.is_disjoint(&self.associative)
+            }
         }
     }
 

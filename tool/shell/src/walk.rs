@@ -67,6 +67,10 @@ pub(super) enum Item {
     Exported(String),
     /// A variable is an array.
     Array(String),
+    /// An array has keys that are no numbers.
+    Associative(String),
+    /// The value that a variable gets is a key of this array.
+    Key(String, String),
     /// A declaration gives a variable a value that is not known; for an array, bash would evaluate it.
     Declared(String),
     /// Why not all is understood.
@@ -303,6 +307,7 @@ impl Walk<'_> {
             CompoundCommand::If(command) => self.condition(command),
             CompoundCommand::For(command) => {
                 let are_numbers = command.words.as_deref().is_some_and(|words| self.are_numbers(words));
+                let keys_of = command.words.as_deref().and_then(|words| self.keys_of(words));
                 let plain = command.words.as_deref().and_then(|words| self.all_plain_by(words));
                 for target in &command.targets {
                     match &target.name {
@@ -310,9 +315,10 @@ impl Walk<'_> {
                         None => self.unknown(OTHER_SHELL),
                     }
                     let name = target.name.as_ref().map(ToString::to_string);
-                    let note = name.and_then(|name| match are_numbers {
-                        true => Some(Item::Number(name)),
-                        false => plain.clone().map(|of| Item::Plain(name, of)),
+                    let note = name.and_then(|name| match (are_numbers, &keys_of) {
+                        (true, _) => Some(Item::Number(name)),
+                        (false, Some(array)) => Some(Item::Key(name, array.clone())),
+                        (false, None) => plain.clone().map(|of| Item::Plain(name, of)),
                     });
                     self.items.extend(note);
                 }

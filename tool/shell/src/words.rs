@@ -126,7 +126,11 @@ impl Walk<'_> {
             WordPart::CommandSubstitution { .. } | WordPart::ProcessSubstitution { .. } => self.substitution(part.span),
             WordPart::ArithmeticExpansion { .. } => self.arithmetic(part.span),
             WordPart::Variable(_) => self.plainly_named(part.span),
-            WordPart::PrefixMatch { .. } | WordPart::ArrayIndices(_) => self.unknown(EVALUATED),
+            WordPart::PrefixMatch { .. } => self.listed(part.span),
+            WordPart::ArrayIndices(reference) => {
+                self.listed(part.span);
+                self.reference(reference);
+            }
             WordPart::Length(reference) | WordPart::ArrayAccess(reference) | WordPart::ArrayLength(reference) => {
                 self.plainly_named(part.span);
                 self.reference(reference);
@@ -165,7 +169,10 @@ impl Walk<'_> {
             // or nothing; a text that sets it to anything but a path is not understood
             WordPart::Variable(name) if name.as_str() == "HOME" => Expansion::One("/".to_owned()),
             WordPart::CommandSubstitution { .. } => one(),
-            _ if self.slice(part.span).is_none_or(|text| ["$@", "{@", "[@"].iter().any(|all| text.contains(all))) => {
+            _ if self
+                .slice(part.span)
+                .is_none_or(|text| ["$@", "{@", "[@", "@}"].iter().any(|all| text.contains(all))) =>
+            {
                 Expansion::Any
             }
             _ => one(),
@@ -174,7 +181,7 @@ impl Walk<'_> {
 
     /// `${!x}` evaluates the value of `x`. Of other `${…}`, shells read only the plainest alike.
     fn read_alike(&mut self, span: Span) {
-        if self.slice(span).is_some_and(|text| text.starts_with("${!")) {
+        if self.slice(span).is_some_and(|text| text.starts_with("${!") && !written::lists_names(text)) {
             self.unknown(EVALUATED);
         }
         let Some(inside) =
@@ -201,6 +208,13 @@ impl Walk<'_> {
         }
     }
 
+    /// `${!x[@]}`, `${!x@}`
+    fn listed(&mut self, span: Span) {
+        if !self.slice(span).is_some_and(written::lists_names) {
+            self.unknown(EVALUATED);
+        }
+    }
+
     fn parameter(&mut self, parameter: &ParameterExpansion) {
         let ParameterExpansionSyntax::Bourne(syntax) = &parameter.syntax else {
             return self.unknown(OTHER_SHELL);
@@ -210,9 +224,12 @@ impl Walk<'_> {
                 walk.plainly_named(parameter.span);
                 walk.reference(reference);
             }
-            BourneParameterExpansion::PrefixMatch { .. }
-            | BourneParameterExpansion::Indices { .. }
-            | BourneParameterExpansion::Indirect { .. } => walk.unknown(EVALUATED),
+            BourneParameterExpansion::PrefixMatch { .. } => walk.listed(parameter.span),
+            BourneParameterExpansion::Indices { reference } => {
+                walk.listed(parameter.span);
+                walk.reference(reference);
+            }
+            BourneParameterExpansion::Indirect { .. } => walk.unknown(EVALUATED),
             BourneParameterExpansion::Slice { .. } => walk.slice_of(parameter.span),
             BourneParameterExpansion::Operation { reference, operator, operand_word_ast, .. } => {
                 walk.reference(reference);
@@ -337,7 +354,12 @@ impl Walk<'_> {
             (None, Some(text)) if self.in_quotes > 0 && text.contains('{') => Item::Unknown(UNREAD),
             // in double quotes the backslash would go, elsewhere it stays
             (None, Some(text)) if !text.contains("\\\"") => Item::Text(self.reader, written::unescaped(text)),
-            (None, Some(text)) if self.in_quotes == 1 && self.in_expansions == 0 && !text.contains("\\\\") => {
+            (None, Some(text))
+                if self.in_quotes == 1
+                    && self.in_expansions == 0
+                    && !text.contains("\\\\")
+                    && !self.source.contains("$${") =>
+            {
                 Item::Text(self.reader, written::unescaped(&text.replace("\\\"", "\"")))
             }
             _ => Item::Unknown(UNREAD),

@@ -85,3 +85,10 @@ pub(super) fn unescaped(text: &str) -> String {
     }
     value
 }
+
+/// The keys of an array, `${!x[@]}`, or the names of variables, `${!x@}`; the values of none are looked at.
+pub(super) fn lists_names(text: &str) -> bool {
+    let inside = text.strip_prefix("${!").and_then(|rest| rest.strip_suffix('}'));
+    let name = inside.and_then(|inside| ["[@]", "[*]", "@", "*"].iter().find_map(|all| inside.strip_suffix(all)));
+    name.is_some_and(builtins::is_name)
+}

@@ -57,6 +57,8 @@ fn what_is_decided_later_is_not_understood() {
         ("hash -p /bin/rm ls; ls", "hash ls", BUILTIN),
         ("echo ${x@P}", "echo", "the value of a variable is expanded"),
         ("echo ${!x}", "echo", VALUE),
+        ("echo ${!x[0]} ${!x@Q}", "echo", VALUE),
+        ("declare -A a; for i in ${!a[@]}; do ls ${b[i]}; done", "declare ls", VALUE),
         ("i\\\nd", "", "a line is continued inside of a word, in a here-document or before a comment"),
         ("x=$y; echo $((x))", "echo", VALUE),
         ("echo $((x[1]))", "echo", VALUE),

@@ -191,6 +191,7 @@ fn everyday_lines_are_understood() {
         ("x=\"`sed -e \\\"s/ .*//\\\" y`\"", "sed"),
         ("echo ${x% *} \"${x:+-p $x}\" ${x//,/ }", "echo"),
         ("a=(1 2); (( ${#a[@]} > 1 )) && local y=${a[0]}", "local"),
+        ("a=(x y); for i in \"${!a[@]}\"; do echo \"${a[i]}\" ${!BASH*}; done", "echo"),
         ("hash ls; hash -r; jobs %1", "hash jobs"),
         ("complete -F _x x; COMPREPLY=($(compgen -W 'a b $(ls)' -- \"$x\"))", "complete compgen ls"),
     ] {
