@@ -19,7 +19,8 @@ const OPAQUE: [&str; 8] = [
     "a function's name is not known",
 ];
 /// Reasons for which values decide that only programs, files and callers give.
-const BY_VALUE: [&str; 3] = [
+const BY_VALUE: [&str; 4] = [
+    "an expansion without quotes may come to options: quote it, as in \"$x\"",
     "bash evaluates an argument",
     "bash evaluates the value of a variable",
     "a variable that decides what runs is set",

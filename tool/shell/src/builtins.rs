@@ -3,11 +3,12 @@
 use super::arithmetic::evaluated;
 use super::expansion::{Expansion, Words};
 use super::options::Options;
+use super::plain::NOT_PLAIN;
 use super::variables::{ASSIGNED, set};
 use super::walk::{Item, Mark, Reader};
 
 const CHANGED: &str = "a builtin changes what runs";
-pub(super) const EVALUATED: &str = "bash evaluates an argument";
+const EVALUATED: &str = "bash evaluates an argument";
 
 /// Options that change neither how a text is read nor what is run.
 const HARMLESS_OPTIONS: [&str; 8] =
@@ -88,6 +89,7 @@ pub(super) fn called(name: &str, words: &Words) -> Vec<Item> {
         "let" => words.iter().flat_map(calculated).collect(),
         "test" | "[" if tests_plainly(words) => relied(words),
         "wait" if waits_plainly(words) => relied(words),
+        "test" | "[" | "wait" if words.contains(&Expansion::Any) => unknown(false, NOT_PLAIN),
         "test" | "[" | "wait" => unknown(false, EVALUATED),
         "export" | "declare" | "typeset" | "local" | "readonly" => declared(name == "export", words),
         _ => Vec::new(),

@@ -6,7 +6,7 @@ use super::continued::{self, Depths};
 use super::plain::Values;
 use super::variables::ASSIGNED;
 use super::walk::{self, Item, Mark, Reader};
-use super::{Analysis, builtins};
+use super::{Analysis, plain};
 use super::{MAX_COMMANDS, MAX_TEXT_BYTES, MAX_TEXT_DEPTH};
 
 /// How much is read of a text and those that stand in it, in bytes times what [`rereads`] says.
@@ -150,7 +150,7 @@ impl Collected {
         }
         match values.plain_with(&self.relied).filter(|all| all.is_disjoint(&analysis.exported)) {
             Some(all) => analysis.evaluated.extend(all),
-            None => analysis.not_understood(builtins::EVALUATED),
+            None => analysis.not_understood(plain::NOT_PLAIN),
         }
         analysis.evaluated.extend(self.operands);
         analysis.evaluated.extend(self.restored);

@@ -10,6 +10,8 @@ use super::expansion::Expansion;
 use super::walk::{Item, Walk};
 use super::{builtins, variables};
 
+pub(super) const NOT_PLAIN: &str = "an expansion without quotes may come to options: quote it, as in \"$x\"";
+
 /// Whether a text is plain. A `-` or `+` stands within words only.
 pub(super) fn is_plain(text: &str) -> bool {
     let mut before = ' ';

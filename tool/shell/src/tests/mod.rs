@@ -16,4 +16,5 @@ const SCRIPT: &str = "a script is read into the shell";
 const SHELL: &str = "a shell runs a script or its input";
 const TRAP: &str = "the text of a trap is not known";
 const UNREAD: &str = "a substitution could not be read";
+const UNQUOTED: &str = "an expansion without quotes may come to options: quote it, as in \"$x\"";
 const WRAPPER: &str = "what a wrapper runs is not known";
