@@ -145,7 +145,10 @@ impl Scanner<'_> {
 
     fn quoted(&mut self) -> Option<()> {
         match self.rest() {
-            [b'\\', _, ..] => self.at += 2,
+            [b'\\', next, ..] => {
+                self.is_joined &= *next != b'\n' || !self.is_in_name();
+                self.at += 2;
+            }
             [b'"', ..] => self.leave(),
             [b'$', b'(', ..] => self.substitution(),
             [b'$', b'{', ..] => self.enter(Kind::Expansion, 2),
@@ -153,6 +156,13 @@ impl Scanner<'_> {
             _ => self.at += 1,
         }
         Some(())
+    }
+
+    /// Whether the name of a variable, or an expansion, may go on here.
+    fn is_in_name(&self) -> bool {
+        let before = self.text.as_bytes().get(..self.at).unwrap_or_default();
+        let name = before.iter().rev().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
+        before.get(..before.len() - name).is_none_or(|before| before.ends_with(b"$"))
     }
 
     /// Between `${` and `}`.
@@ -386,6 +396,9 @@ mod tests {
             "((1<<2))\n2\n \\\n",
             "a <<E \n\tE\nE \\\n b",
             "$'a\\' \\\nb",
+            "\"$\\\n(a)\"",
+            "\"$\\\n{a}\"",
+            "\"$a\\\nb\"",
             "\"a",
             "$(a",
             "a <<E\nb",

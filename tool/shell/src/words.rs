@@ -112,6 +112,10 @@ impl Walk<'_> {
             }
             WordPart::DoubleQuoted { dollar: true, .. } => self.unknown("a text is translated"),
             WordPart::DoubleQuoted { parts, .. } => {
+                // in the word of a quoted expansion bash takes backslashes out, and expands what is left
+                if self.in_quotes > 0 && self.slice(part.span).is_none_or(|text| text.contains('\\')) {
+                    self.unknown(UNREAD);
+                }
                 let (start, end) = (part.span.start.offset() + 1, part.span.end.offset().saturating_sub(1));
                 self.tiled(start..end, parts);
                 let mut value = Expansion::Known(String::new());

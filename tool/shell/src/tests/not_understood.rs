@@ -56,6 +56,7 @@ fn what_is_decided_later_is_not_understood() {
         ("mapfile -C 'rm x' y", "mapfile", BUILTIN),
         ("hash -p /bin/rm ls; ls", "hash ls", BUILTIN),
         ("echo ${x@P}", "echo", "the value of a variable is expanded"),
+        ("echo \"${x-\"$\\(id)\"}\"", "echo", UNREAD),
         ("echo ${!x}", "echo", VALUE),
         ("echo ${!x[0]} ${!x@Q}", "echo", VALUE),
         ("declare -A a; for i in ${!a[@]}; do ls ${b[i]}; done", "declare ls", VALUE),
