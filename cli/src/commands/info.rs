@@ -56,18 +56,18 @@ fn failure(target: &Destination, error: &ExecutorError) -> Failure {
     call_failure(exit::of_error(error), target, error)
 }
 
-fn start_time(info: &AgentInfo) -> Option<String> {
-    info.start_time.and_then(|time| SystemTime::try_from(time).ok()).and_then(json::time)
+fn as_time(time: Option<Timestamp>) -> Option<String> {
+    time.and_then(|time| SystemTime::try_from(time).ok()).and_then(json::time)
 }
 
 pub(super) fn certificate_expire_time(info: &AgentInfo) -> Option<String> {
-    info.certificate_expire_time.and_then(|time| SystemTime::try_from(time).ok()).and_then(json::time)
+    as_time(info.certificate_expire_time)
 }
 
 fn as_text(info: &AgentInfo, own: Option<String>) -> String {
     let mut labels: Vec<String> = info.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     labels.sort();
-    let expiry = certificate_expire_time(info);
+    let (expiry, access) = (certificate_expire_time(info), as_time(info.caller_expire_time));
     fields([
         ("version", info.version.clone()),
         ("hostname", info.hostname.clone()),
@@ -82,12 +82,15 @@ fn as_text(info: &AgentInfo, own: Option<String>) -> String {
         ("executions", format!("{} running, at most {}", info.running_executions, info.max_executions)),
         ("ended", counts(&info.ended_executions)),
         ("refused", counts(&info.refusals)),
-        ("started", start_time(info).unwrap_or_default()),
+        ("started", as_time(info.start_time).unwrap_or_default()),
         ("labels", labels.join(" ")),
         ("identity", info.identity.clone()),
+        ("roles", info.roles.join(", ")),
         ("agent's cert", expiry.map(|time| format!("expires {time}")).unwrap_or_default()),
         ("receipt key", receipt_key(info)),
-        ("your cert", own.map(|time| format!("expires {time}")).unwrap_or_default()),
+        ("your cert", own.as_ref().map(|time| format!("expires {time}")).unwrap_or_default()),
+        // a token, or a certificate of the Workload API
+        ("access", access.filter(|_| own.is_none()).map(|time| format!("expires {time}")).unwrap_or_default()),
     ])
 }
 
@@ -135,9 +138,11 @@ pub(super) fn as_json(info: &AgentInfo) -> serde_json::Value {
         "has_keeper": has_keeper(info),
         "running_executions": info.running_executions,
         "max_executions": info.max_executions,
-        "start_time": start_time(info),
+        "start_time": as_time(info.start_time),
         "labels": info.labels,
         "identity": info.identity,
+        "roles": info.roles,
+        "caller_expire_time": as_time(info.caller_expire_time),
         "certificate_expire_time": certificate_expire_time(info),
         "ended_executions": info.ended_executions,
         "refusals": info.refusals,

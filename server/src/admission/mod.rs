@@ -57,6 +57,15 @@ pub(crate) struct Stack {
 const ADMINISTERED: [Rpc; 3] = [Rpc::ListExecutions, Rpc::GetExecution, Rpc::SignalExecution];
 
 impl Stack {
+    /// The roles of a caller, in the order of their names.
+    pub(crate) fn roles(&self, caller: &Caller) -> Vec<String> {
+        let roles: BTreeSet<String> = match &self.policy {
+            Some(policy) => policy.current().roles_of(caller).map(str::to_owned).collect(),
+            None => caller.roles().iter().cloned().collect(),
+        };
+        roles.into_iter().collect()
+    }
+
     /// Continues what an earlier agent has started, and was killed.
     pub(crate) fn continue_executions(&self) {
         self.engine.continue_executions(|all| {

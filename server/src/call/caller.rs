@@ -124,6 +124,12 @@ impl Caller {
         self.token.as_ref().map_or(&[], |token| &token.named.roles)
     }
 
+    /// When its certificate or token expires, whichever is first.
+    pub(crate) fn end(&self) -> Option<SystemTime> {
+        let certificate = self.cert_check.as_deref().and_then(ClientCertCheck::end);
+        certificate.into_iter().chain(self.token.as_ref().map(Token::end)).min()
+    }
+
     /// The certificate that the peer presented.
     pub(crate) fn certificate(&self) -> Option<&PeerCertificate> {
         self.cert_check.as_deref().map(ClientCertCheck::certificate)

@@ -87,8 +87,7 @@ impl Policy {
     /// The identity with its roles.
     fn who(&self, caller: &Caller) -> String {
         let identity = caller.identity.as_str();
-        let by_token = caller.roles().iter().map(String::as_str);
-        match self.roles.of(identity).chain(by_token).collect::<Vec<_>>().as_slice() {
+        match self.roles_of(caller).collect::<Vec<_>>().as_slice() {
             [] => format!("{identity} (no role)"),
             [role] => format!("{identity} (role {role})"),
             roles => format!("{identity} (roles {})", roles.join(", ")),

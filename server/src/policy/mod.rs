@@ -352,16 +352,15 @@ impl Policy {
         self.rules_about(caller).any(|rule| rule.effect == Effect::Permit && rule.is_about_action(&action))
     }
 
+    /// The roles that the configuration and its token give a caller.
+    pub(crate) fn roles_of<'a>(&'a self, caller: &'a Caller) -> impl Iterator<Item = &'a str> {
+        self.roles.of(caller.identity.as_str()).chain(caller.roles().iter().map(String::as_str))
+    }
+
     /// The rules whose principal this caller is, or has as a role.
     fn rules_about(&self, caller: &Caller) -> impl Iterator<Item = &Rule> {
-        let name = caller.identity.as_str();
-        let principal = uid(&self.names.identity, name);
-        let roles: Vec<_> = self
-            .roles
-            .of(name)
-            .chain(caller.roles().iter().map(String::as_str))
-            .map(|role| uid(&self.names.role, role))
-            .collect();
+        let principal = uid(&self.names.identity, caller.identity.as_str());
+        let roles: Vec<_> = self.roles_of(caller).map(|role| uid(&self.names.role, role)).collect();
         let is_in = move |group: &EntityUid| *group == principal || roles.contains(group);
         self.rules.values().filter(move |rule| match &rule.principal {
             PrincipalConstraint::Any => true,

@@ -70,6 +70,8 @@ impl AgentService for Agent {
             default_user: engine.user().to_owned(),
             agent_user: self.user.clone(),
             has_keeper: self.has_keeper,
+            roles: self.stack.roles(&call.caller),
+            caller_expire_time: call.caller.end().map(Into::into),
         };
         counted(&call.reservation, answer)
     }

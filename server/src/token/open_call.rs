@@ -32,6 +32,11 @@ pub(crate) struct Token {
 }
 
 impl Token {
+    /// When it expires.
+    pub(crate) fn end(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(self.named.expiry.min(i64::MAX.unsigned_abs() / 2))
+    }
+
     /// Whether another call may be made with it.
     ///
     /// # Errors

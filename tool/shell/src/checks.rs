@@ -51,6 +51,12 @@ impl Walk<'_> {
         }
     }
 
+    /// Whether a shell takes this for the end of a word, too. Of one in quotes the span ends before the last.
+    pub(super) fn ends_word(&self, end: usize) -> bool {
+        let next = self.source.get(end..).and_then(|rest| rest.chars().next());
+        next.is_none_or(|next| " \t\n;&|()<>\"'".contains(next))
+    }
+
     /// The parser takes the digits before it for something else than shells do.
     pub(super) fn has_odd_descriptor(&self, redirect: &Redirect) -> bool {
         let is_digit = |c: char| c.is_ascii_digit();

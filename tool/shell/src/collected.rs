@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::continued::{self, Depths};
+use super::continued::{self, Depths, Scanned};
 use super::plain::Values;
 use super::variables::ASSIGNED;
 use super::walk::{self, Item, Mark, Reader};
@@ -83,8 +83,9 @@ impl Collected {
     /// The items of a text; an error: too much is read.
     fn text(&mut self, reader: Reader, text: &str) -> Result<Vec<Item>, &'static str> {
         self.is_ascii &= text.is_ascii();
-        self.read += text.len().saturating_mul(rereads(text)).min(2 * MAX_READ);
-        if self.read > MAX_READ { Err(walk::COMPLICATED) } else { Ok(walk::items(reader, text)) }
+        let scanned = continued::scan(text);
+        self.read += text.len().saturating_mul(rereads(text, scanned.as_ref())).min(2 * MAX_READ);
+        if self.read > MAX_READ { Err(walk::COMPLICATED) } else { Ok(walk::items(reader, text, scanned)) }
     }
 
     /// Adds an item; an error: there are too many.
@@ -140,7 +141,8 @@ impl Collected {
         if marks.locale && !self.is_ascii {
             analysis.not_understood("it sets the locale by which it is read");
         }
-        let are_separators = self.restored.iter().all(|variable| values.is_separators(variable));
+        let is_separators = |variable: &String| values.is_separators(variable) && !analysis.exported.contains(variable);
+        let are_separators = self.restored.iter().all(is_separators);
         if marks.split && marks.trap || marks.home && marks.shell || !are_separators {
             analysis.not_understood(ASSIGNED);
         }
@@ -161,8 +163,8 @@ impl Collected {
 /// How often the parser reads all of a text: again for each substitution around it, of which it takes no more than so
 /// many, for those that stand in words of redirections more than once, for expansions that stand in each other, and for
 /// each choice among pattern groups, since any of them may not end.
-fn rereads(text: &str) -> usize {
-    if let Some(scanned) = continued::scan(text) {
+fn rereads(text: &str, scanned: Option<&Scanned>) -> usize {
+    if let Some(scanned) = scanned {
         let Depths { substitutions, expansions, groups } = scanned.deepest;
         return cost(substitutions, expansions, groups);
     }

@@ -8,6 +8,7 @@ const MAX_DEPTH: usize = 32;
 /// What a character stands in.
 struct Context {
     kind: Kind,
+    begin: usize,
     parentheses: Vec<Parenthesis>,
 }
 
@@ -44,6 +45,8 @@ pub(super) struct Scanned {
     /// else.
     pub(super) joined: Option<String>,
     pub(super) deepest: Depths,
+    /// Braces in quotes and backticks, but those of `${…}`.
+    pub(super) quoted_braces: usize,
 }
 
 struct Scanner<'a> {
@@ -57,6 +60,7 @@ struct Scanner<'a> {
     /// One begins in the next line.
     heredoc: Option<Heredoc>,
     deepest: Depths,
+    quoted_braces: usize,
 }
 
 struct Heredoc {
@@ -73,10 +77,11 @@ pub(super) fn scan(text: &str) -> Option<Scanned> {
         at: 0,
         joined: text.as_bytes().to_vec(),
         is_joined: true,
-        contexts: vec![Context::new(Kind::Commands(None))],
+        contexts: vec![Context::new(Kind::Commands(None), 0)],
         in_word: false,
         heredoc: None,
         deepest: Depths::default(),
+        quoted_braces: 0,
     };
     while scanner.at < text.len() {
         scanner.step()?;
@@ -87,12 +92,16 @@ pub(super) fn scan(text: &str) -> Option<Scanned> {
     }
     let is_whole = matches!(scanner.contexts.as_slice(), [outer] if outer.parentheses.is_empty());
     let joined = scanner.is_joined.then_some(scanner.joined).and_then(|joined| String::from_utf8(joined).ok());
-    (is_whole && scanner.heredoc.is_none()).then_some(Scanned { joined, deepest: scanner.deepest })
+    (is_whole && scanner.heredoc.is_none()).then_some(Scanned {
+        joined,
+        deepest: scanner.deepest,
+        quoted_braces: scanner.quoted_braces,
+    })
 }
 
 impl Context {
-    fn new(kind: Kind) -> Self {
-        Self { kind, parentheses: Vec::new() }
+    fn new(kind: Kind, begin: usize) -> Self {
+        Self { kind, begin, parentheses: Vec::new() }
     }
 }
 
@@ -110,7 +119,7 @@ impl Scanner<'_> {
     }
 
     fn enter(&mut self, kind: Kind, bytes: usize) {
-        self.contexts.push(Context::new(kind));
+        self.contexts.push(Context::new(kind, self.at));
         self.at += bytes;
         self.note_depths(Depths::default());
     }
@@ -139,8 +148,22 @@ impl Scanner<'_> {
     }
 
     fn leave(&mut self) {
-        self.contexts.pop();
+        let begin = self.contexts.pop().map_or(self.at, |context| context.begin);
         self.at += 1;
+        self.note_braces(begin);
+    }
+
+    /// Of the quotes or expansion that began there.
+    fn note_braces(&mut self, begin: usize) {
+        let quoted = self.text.get(begin..self.at).unwrap_or_default();
+        self.quoted_braces += quoted.matches('{').count() - quoted.matches("${").count();
+    }
+
+    /// Goes behind a text in single quotes, whose end is so far away.
+    fn single_quoted(&mut self, length: usize) {
+        let begin = self.at;
+        self.at += 2 + length;
+        self.note_braces(begin);
     }
 
     fn quoted(&mut self) -> Option<()> {
@@ -173,7 +196,10 @@ impl Scanner<'_> {
             [b'\\', _, ..] => self.at += 2,
             // a character like any other, or a quote
             [b'\'', ..] if is_quoted => return None,
-            [b'\'', rest @ ..] => self.at += 2 + rest.iter().position(|byte| *byte == b'\'')?,
+            [b'\'', rest @ ..] => {
+                let length = rest.iter().position(|byte| *byte == b'\'')?;
+                self.single_quoted(length);
+            }
             [b'"', ..] => self.enter(Kind::Quotes, 1),
             [b'$', b'(', ..] => self.substitution(),
             [b'$', b'{', ..] => self.enter(Kind::Expansion, 2),
@@ -196,6 +222,7 @@ impl Scanner<'_> {
                 (end, b'`') => {
                     self.note_inside(text.get(begin..end)?);
                     self.at = end + 1;
+                    self.note_braces(begin);
                     return Some(());
                 }
                 _ => {}
@@ -220,9 +247,12 @@ impl Scanner<'_> {
                 if rest.get(..length)?.ends_with(b"\\") {
                     return None;
                 }
-                self.at += 2 + length;
+                self.single_quoted(length);
             }
-            [b'\'', rest @ ..] => self.at += 2 + rest.iter().position(|byte| *byte == b'\'')?,
+            [b'\'', rest @ ..] => {
+                let length = rest.iter().position(|byte| *byte == b'\'')?;
+                self.single_quoted(length);
+            }
             [b'"', ..] => self.enter(Kind::Quotes, 1),
             [b'`', ..] => self.backticks()?,
             [b'$', b'(', ..] => self.substitution(),

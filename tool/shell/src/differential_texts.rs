@@ -13,6 +13,8 @@ pub(super) const TEXTS: &[&str] = &[
     "local -A a; a['x[$(zz)]']=1; for i in \"${!a[@]}\"; do ((i)); done", "a='b[$(zz)]'; : ${!a@P}", "f() { declare -gA a; }; f; a['x[$(zz)]']=1; for i in \"${!a[@]}\"; do ((i)); done", "zz \"$${x: zz-`zz \\\"a b\\\"`}\"",
     "zz $'a\\nb' \\\n c", "zz $'a\\\\' \\\n c", "zz $'a\\'b' \\\n c'", ": \"${x-\"$\\(zz)\"}\"", ": \"${x-\"a$\\(zz)b\"}\"", ": \"${x:-\"${y:-\"$\\(zz)\"}\"}\"", "y=\"${x-\"$\\(zz)\"}\"", ": ${x-\"$\\(zz)\"}", ": \"${x+\"$\\(zz)\"}\"",
     "set -- '$(zz)'; echo \"$\\\n{*@P}\"", "set -- '$(zz)'; echo \"$\\\n{1@P}\"", "zz \"$\\\n(zy)\"", "zz \"$\\\nx\"", "x=a; zz \"$x\\\ny\"", "zz \"$HOME\\\nx\"", ": \"${x-\"$\\(zz) \\\n\"}\"a",
+    "o=$IFS; env o=X bash -c 'IFS=$o; x=.X-exec; find $x zz \";\"'", "o=$IFS; env o=X sh -c 'IFS=$o; x=.X-exec; find $x zz \";\"'", "&>>]local ", ">]return", "10>]return", ">]export x=1", "2>a]zz", ": $(<<a\n}\na\nzz; zz)",
+    ": $(cat <<a\nx\na\nzz; zy c)", ": $(cat <<a && zz 1; zy 2\nx\na\n)", ": $(cat <<a\nx\na\n{ zz; zy c; })", ": <(cat <<a\nx\na\nzz; zy c)", ": `cat <<a\nx\na\nzz; zy c`", ": $(cat <<a\nx\na\nzz\nzy c)", ": $(cat <<<a; zz; zy)",
     "zz }2>&1", "zz ]2>a", "x=\"a b\" zz }2>&1 ", "zz \"a\"2>b", "zz $x{2>b", "{ zz; }2>b", "(zz)2>b", "zz;2>b zz", "zz>a2>b", "zz<<<a2>b",
     ">]z=", "x=1 >]z=2", ">a]z=2", "zz \"${x:-`zz \\\"az a; a b\\\"`}\"", "zz \"${x#`zz \\\"a; a b\\\"`}\"",
     "set -- '-v a[$(zz)]'; [ $1 ]", "f() { [ $1 ]; }; f '-v a[$(zz)]'", "sh -c '[ $1 ]' x '-v a[$(zz)]'", "[ $1 = a ] || zz", "[ ${10} ] || zz", "wait $!; zz", "zz & p=$!; wait $p",

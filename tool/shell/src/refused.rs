@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::continued;
+use super::continued::Scanned;
 
 const CONTINUED: &str = "a line is continued inside of a word, in a here-document or before a comment";
 
@@ -20,7 +20,7 @@ pub(super) fn outright(text: &str) -> Option<&'static str> {
 }
 
 /// The text as the parser reads it like shells: lines that continue others are joined to them.
-pub(super) fn joined(text: &str) -> Result<Cow<'_, str>, &'static str> {
+pub(super) fn joined(text: &str, scanned: Option<Scanned>) -> Result<Cow<'_, str>, &'static str> {
     // shells drop a backslash at the very end
     if text.ends_with('\\') {
         return Err(CONTINUED);
@@ -28,7 +28,7 @@ pub(super) fn joined(text: &str) -> Result<Cow<'_, str>, &'static str> {
     if !text.contains("\\\n") {
         return Ok(Cow::Borrowed(text));
     }
-    match continued::scan(text).and_then(|scanned| scanned.joined) {
+    match scanned.and_then(|scanned| scanned.joined) {
         Some(joined) => Ok(Cow::Owned(joined)),
         None if text.match_indices("\\\n").all(|(at, _)| may_continue(text, at)) => Ok(Cow::Borrowed(text)),
         None => Err(CONTINUED),

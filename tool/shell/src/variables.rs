@@ -29,6 +29,7 @@ pub fn decides(variable: &str) -> bool {
             | "GETCONF_DIR"
             | "NLSPATH"
             | "POSIXLY_CORRECT"
+            | "POSIX_PEDANTIC"
             | "TEXTDOMAIN"
             | "TEXTDOMAINDIR"
             | "GLIBC_TUNABLES"

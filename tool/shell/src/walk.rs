@@ -9,6 +9,7 @@ use shuck_parser::parser::Parser;
 use shuck_parser::{ShellDialect, ShellProfile};
 
 use super::checks::{is_arithmetic, is_descriptor, is_only_bash};
+use super::continued::Scanned;
 use super::expansion::Expansion;
 use super::programs::ONLY_BASH;
 use super::{Access, MAX_TEXT_BYTES, programs, refused, variables};
@@ -33,6 +34,8 @@ const BOUNDED: [(&str, usize); 10] = [
 ];
 /// In bytes that the parser looks at for the ends of braces and subscripts.
 const MAX_SCANNED_BYTES: usize = 64 * MAX_TEXT_BYTES;
+/// The same for the ends of braces in quotes.
+const MAX_BRACED_BYTES: usize = 768 * MAX_TEXT_BYTES;
 /// Of one subscript.
 const MAX_SUBSCRIPT_BYTES: usize = 1024;
 
@@ -103,7 +106,7 @@ pub(super) enum Mark {
 }
 
 /// What is found in a text.
-pub(super) fn items(reader: Reader, text: &str) -> Vec<Item> {
+pub(super) fn items(reader: Reader, text: &str, scanned: Option<Scanned>) -> Vec<Item> {
     if text.len() > MAX_TEXT_BYTES {
         return vec![Item::Unknown("it is too long")];
     }
@@ -111,6 +114,7 @@ pub(super) fn items(reader: Reader, text: &str) -> Vec<Item> {
     let openings = openings(text);
     if BOUNDED.iter().any(is_over)
         || openings.iter().map(|at| scanned_bytes(text, *at)).sum::<usize>() > MAX_SCANNED_BYTES
+        || braces(text, scanned.as_ref()).saturating_mul(text.len()) > MAX_BRACED_BYTES
         || has_long_subscript(text, &openings)
     {
         return vec![Item::Unknown(COMPLICATED)];
@@ -118,7 +122,7 @@ pub(super) fn items(reader: Reader, text: &str) -> Vec<Item> {
     if let Some(reason) = refused::outright(text) {
         return vec![Item::Unknown(reason)];
     }
-    let joined = match refused::joined(text) {
+    let joined = match refused::joined(text, scanned) {
         Ok(joined) => joined,
         Err(reason) => return vec![Item::Unknown(reason)],
     };
@@ -140,6 +144,14 @@ pub(super) fn items(reader: Reader, text: &str) -> Vec<Item> {
 fn has_long_subscript(text: &str, openings: &[usize]) -> bool {
     let is_long = |rest: &str| rest.find(']').unwrap_or(rest.len()) > MAX_SUBSCRIPT_BYTES;
     openings.iter().any(|at| text.get(at + 1..).is_some_and(|rest| rest.starts_with('[') && is_long(rest)))
+}
+
+/// Braces for whose ends the parser may look through all of the text, each as often as that is read.
+fn braces(text: &str, scanned: Option<&Scanned>) -> usize {
+    scanned.map_or_else(
+        || text.matches('{').count(),
+        |scanned| scanned.quoted_braces.saturating_mul(1 + scanned.deepest.substitutions),
+    )
 }
 
 /// How much the parser may look at for the end of the brace or subscript here, in bytes: all that follows, if quotes might hide it.
@@ -434,6 +446,9 @@ impl Walk<'_> {
             RedirectTarget::Word(word) => {
                 let target = self.word(word);
                 let copies = matches!(redirect.kind, RedirectKind::DupInput | RedirectKind::DupOutput);
+                if !copies && !self.ends_word(word.span.end.offset()) {
+                    self.unknown(SYNTAX_ERROR);
+                }
                 if copies && !target.known().is_some_and(is_descriptor) {
                     self.unknown("a redirection to a descriptor could not be read");
                 }

@@ -353,6 +353,8 @@ impl Walk<'_> {
         let item = match (inside, in_backticks) {
             // arithmetic, or not: bash and the parser may disagree
             (Some(text), _) if text.starts_with('(') => Item::Unknown(UNREAD),
+            // bash reads what it has made of the commands, without some separators
+            (Some(text), _) if written::separates_after_heredoc(text) => Item::Unknown(UNREAD),
             (Some(text), _) => Item::Text(self.reader, text.to_owned()),
             // bash expands braces before all else, and takes no notice of quotes in these
             (None, Some(text)) if self.in_quotes > 0 && text.contains('{') => Item::Unknown(UNREAD),

@@ -13,9 +13,10 @@ const OPAQUE_WRAPPER: &str = "what a wrapper runs is not known";
 const MAX_ASSIGNMENTS: usize = 64;
 
 /// Words that shells read otherwise than as the name of a program: with `sudo -i` a shell reads them.
-const SHELL_WORDS: [&str; 42] = [
+const SHELL_WORDS: [&str; 51] = [
     "alias",
     "and",
+    "autoload",
     "begin",
     "bg",
     "bind",
@@ -25,6 +26,7 @@ const SHELL_WORDS: [&str; 42] = [
     "continue",
     "coproc",
     "declare",
+    "emulate",
     "enable",
     "end",
     "eval",
@@ -36,26 +38,33 @@ const SHELL_WORDS: [&str; 42] = [
     "getopts",
     "hash",
     "history",
+    "hup",
     "in",
     "jobs",
     "let",
+    "limit",
     "local",
     "logout",
     "mapfile",
     "not",
+    "onintr",
     "or",
     "readarray",
     "readonly",
     "repeat",
     "return",
+    "sched",
     "set",
+    "setenv",
     "shopt",
     "source",
     "switch",
     "trap",
     "typeset",
     "unset",
+    "unsetenv",
     "wait",
+    "zargs",
 ];
 
 pub(super) struct Wrapper {

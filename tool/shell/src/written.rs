@@ -92,3 +92,10 @@ pub(super) fn lists_names(text: &str) -> bool {
     let name = inside.and_then(|inside| ["[@]", "[*]", "@", "*"].iter().find_map(|all| inside.strip_suffix(all)));
     name.is_some_and(builtins::is_name)
 }
+
+/// There is a `;` somewhere behind a here-document.
+pub(super) fn separates_after_heredoc(text: &str) -> bool {
+    let begins = |at: usize| text.get(at + 2..).is_some_and(|rest| !rest.starts_with('<'));
+    let mut found = text.match_indices("<<").map(|(at, _)| at).filter(|at| begins(*at));
+    found.next().is_some_and(|at| text.get(at..).is_some_and(|rest| rest.contains(';')))
+}
