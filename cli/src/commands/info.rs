@@ -56,7 +56,10 @@ fn failure(target: &Destination, error: &ExecutorError) -> Failure {
     call_failure(exit::of_error(error), target, error)
 }
 
-fn as_time(time: Option<Timestamp>) -> Option<String> {
+fn as_time<T>(time: Option<T>) -> Option<String>
+where
+    SystemTime: TryFrom<T>,
+{
     time.and_then(|time| SystemTime::try_from(time).ok()).and_then(json::time)
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod policy_evaluator;
 mod start;
 pub(crate) mod start_limiter;
 
+use std::collections::BTreeSet;
 use std::iter;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;

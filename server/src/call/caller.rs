@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use telexec_executor::ExecutorError;
 use tokio::net::unix::UCred;
@@ -125,9 +125,10 @@ impl Caller {
     }
 
     /// When its certificate or token expires, whichever is first.
-    pub(crate) fn end(&self) -> Option<SystemTime> {
-        let certificate = self.cert_check.as_deref().and_then(ClientCertCheck::end);
-        certificate.into_iter().chain(self.token.as_ref().map(Token::end)).min()
+    pub(crate) fn expiry(&self) -> Option<SystemTime> {
+        let certificate = self.certificate().map(PeerCertificate::end);
+        let expiry = certificate.into_iter().chain(self.token.as_ref().map(Token::expiry)).min()?;
+        UNIX_EPOCH.checked_add(Duration::from_secs(expiry))
     }
 
     /// The certificate that the peer presented.

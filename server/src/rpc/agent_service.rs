@@ -71,7 +71,7 @@ impl AgentService for Agent {
             agent_user: self.user.clone(),
             has_keeper: self.has_keeper,
             roles: self.stack.roles(&call.caller),
-            caller_expire_time: call.caller.end().map(Into::into),
+            caller_expire_time: call.caller.expiry().map(Into::into),
         };
         counted(&call.reservation, answer)
     }

@@ -32,9 +32,9 @@ pub(crate) struct Token {
 }
 
 impl Token {
-    /// When it expires.
-    pub(crate) fn end(&self) -> SystemTime {
-        UNIX_EPOCH + Duration::from_secs(self.named.expiry.min(i64::MAX.unsigned_abs() / 2))
+    /// The second in which it expires, since the epoch.
+    pub(crate) fn expiry(&self) -> u64 {
+        self.named.expiry
     }
 
     /// Whether another call may be made with it.

@@ -283,6 +283,7 @@ async fn a_caller_is_warned_once_before_its_certificate_or_the_ca_expires() {
     assert!(own < agents_end, "{info}");
     let said = run("", &[&["info"], &tls[..], &[agents[0].address()]].concat()).await;
     assert!(said.stdout().contains(&format!("your cert:    expires {own}")), "{said:?}");
+    assert!(!said.stdout().contains("access:") && info["caller_expire_time"] == own, "{said:?} {info}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -267,3 +267,13 @@ async fn a_status_has_the_rule_and_the_conditions_in_its_details() {
     let denied = ruled.to("dora").await.executor().signal(&nothing, Signal::TERM).await.unwrap_err().to_string();
     assert!(denied.contains("permits SignalExecution on ") && denied.ends_with("covers SignalExecution"), "{denied}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_agent_reports_the_roles_of_the_caller() {
+    let uid = rustix::process::getuid().as_raw();
+    let roles = format!("[roles]\nops = [\"unix:uid={uid}\"]\nnobody = [\"x\"]\nadmins = [\"unix:*\"]\n");
+    let policy = "permit(principal in Role::\"ops\", action, resource);";
+    let agent = Agent::builder().policy(policy).config(roles).start();
+    let info = agent.connect().await.info().await.unwrap();
+    assert_eq!((info.roles, info.caller_expire_time), (vec!["admins".to_owned(), "ops".to_owned()], None));
+}

@@ -1,5 +1,7 @@
 //! Whom tokens name, and what they may do.
 
+use std::time::UNIX_EPOCH;
+
 use serde_json::{Value, json};
 use telexec_client::AccessToken;
 use telexec_executor::{Command, Executor, ExecutorError, Signal};
@@ -84,6 +86,11 @@ async fn claims_give_roles() {
         let denied = ends(json!({"sub": "anna", "groups": groups}), "true").await.unwrap_err();
         assert!(denied.contains("corp:anna (no role)"), "{groups}: {denied}");
     }
+    let expiry = UNIX_EPOCH.elapsed().unwrap().as_secs() + 200;
+    let token = tokened.issuer.sign(json!({"sub": "anna", "groups": "ops", "environment": "x", "exp": expiry}));
+    let info = within(tokened.with(&token).await.info()).await.unwrap();
+    let reported = info.caller_expire_time.map(|time| time.seconds.unsigned_abs());
+    assert_eq!((info.roles, reported), (vec!["operator".to_owned()], Some(expiry)));
     // all of its claims are needed
     let deploys = json!({"sub": "ci", "environment": "production", "runs": 7});
     let denied = ends(deploys.clone(), "true").await.unwrap_err();
