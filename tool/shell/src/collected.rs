@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::continued::{self, Depths, Scanned};
 use super::plain::Values;
+use super::scan::{self, Depths, Scanned};
 use super::variables::ASSIGNED;
 use super::walk::{self, Item, Mark, Reader};
 use super::{Analysis, plain};
@@ -83,7 +83,7 @@ impl Collected {
     /// The items of a text; an error: too much is read.
     fn text(&mut self, reader: Reader, text: &str) -> Result<Vec<Item>, &'static str> {
         self.is_ascii &= text.is_ascii();
-        let scanned = continued::scan(text);
+        let scanned = scan::scan(text);
         self.read += text.len().saturating_mul(rereads(text, scanned.as_ref())).min(2 * MAX_READ);
         if self.read > MAX_READ { Err(walk::COMPLICATED) } else { Ok(walk::items(reader, text, scanned)) }
     }

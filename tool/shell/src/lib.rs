@@ -43,12 +43,12 @@ mod arithmetic;
 mod builtins;
 mod checks;
 mod collected;
-mod continued;
 mod declarations;
 #[cfg(test)]
 mod differential;
 #[cfg(test)]
 mod differential_calls;
+mod scan;
 #[cfg(test)]
 #[rustfmt::skip]
 mod differential_nested;

@@ -29,6 +29,12 @@ impl Walk<'_> {
         self.add_plain(&word.parts, &mut variables).then_some(variables)
     }
 
+    /// The same of several words.
+    pub(super) fn all_plain_by(&self, words: &[Word]) -> Option<Vec<String>> {
+        let mut variables = Vec::new();
+        words.iter().all(|word| self.add_plain(&word.parts, &mut variables)).then_some(variables)
+    }
+
     /// A variable gets this value. If that is a number, or plain, it is noted.
     pub(super) fn note_value(&mut self, name: &str, word: &Word, value: &Expansion) {
         if value.known().map_or_else(|| is_calculated(&word.parts), is_number) {
@@ -49,12 +55,6 @@ impl Walk<'_> {
         let inside = unquoted.strip_prefix("${!")?.strip_suffix('}')?;
         let name = inside.strip_suffix("[@]").or_else(|| inside.strip_suffix("[*]"))?;
         builtins::is_name(name).then(|| name.to_owned())
-    }
-
-    /// The same of several words.
-    pub(super) fn all_plain_by(&self, words: &[Word]) -> Option<Vec<String>> {
-        let mut variables = Vec::new();
-        words.iter().all(|word| self.add_plain(&word.parts, &mut variables)).then_some(variables)
     }
 
     fn add_plain(&self, parts: &[WordPartNode], variables: &mut Vec<String>) -> bool {

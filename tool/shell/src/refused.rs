@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::continued::Scanned;
+use super::scan::Scanned;
 
 const CONTINUED: &str = "a line is continued inside of a word, in a here-document or before a comment";
 

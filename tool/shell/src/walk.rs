@@ -9,9 +9,9 @@ use shuck_parser::parser::Parser;
 use shuck_parser::{ShellDialect, ShellProfile};
 
 use super::checks::{is_arithmetic, is_descriptor, is_only_bash};
-use super::continued::Scanned;
 use super::expansion::Expansion;
 use super::programs::ONLY_BASH;
+use super::scan::Scanned;
 use super::{Access, MAX_TEXT_BYTES, programs, refused, variables};
 
 /// For the parser, and with it for all that goes through its tree.
