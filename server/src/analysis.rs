@@ -61,7 +61,7 @@ fn analyze_for(shell: &str, text: &str) -> Analysis {
         "sh" | "dash" => analyze_posix(text),
         _ => {
             let mut analysis = analyze(text);
-            analysis.not_understood("the text is not read by bash or sh");
+            analysis.not_understood("only texts for bash and sh can be understood");
             analysis
         }
     }

@@ -12,7 +12,7 @@ const OPAQUE: [&str; 8] = [
     "a program's name is not known",
     "eval makes a text of its arguments",
     "a script is read into the shell",
-    "a shell runs a script or its input",
+    "a shell runs a script, its input or a text that is not known",
     "an alias is made",
     "a function hides a program",
     "the text of a trap is not known",
@@ -22,8 +22,8 @@ const OPAQUE: [&str; 8] = [
 const BY_VALUE: [&str; 4] = [
     "an expansion without quotes may come to options: quote it, as in \"$x\"",
     "bash evaluates an argument",
-    "bash evaluates the value of a variable",
-    "a variable that decides what runs is set",
+    "bash would evaluate a value that is known only when it runs; [ \"$n\" -gt 5 ] compares without that",
+    "a variable that decides what runs, such as PATH, is set or unset",
 ];
 
 fn main() -> ExitCode {

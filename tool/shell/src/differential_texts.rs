@@ -15,7 +15,7 @@ pub(super) const TEXTS: &[&str] = &[
     "set -- '$(zz)'; echo \"$\\\n{*@P}\"", "set -- '$(zz)'; echo \"$\\\n{1@P}\"", "zz \"$\\\n(zy)\"", "zz \"$\\\nx\"", "x=a; zz \"$x\\\ny\"", "zz \"$HOME\\\nx\"", ": \"${x-\"$\\(zz) \\\n\"}\"a",
     "o=$IFS; env o=X bash -c 'IFS=$o; x=.X-exec; find $x zz \";\"'", "o=$IFS; env o=X sh -c 'IFS=$o; x=.X-exec; find $x zz \";\"'", "&>>]local ", ">]return", "10>]return", ">]export x=1", "2>a]zz", ": $(<<a\n}\na\nzz; zz)",
     ": $(cat <<a\nx\na\nzz; zy c)", ": $(cat <<a && zz 1; zy 2\nx\na\n)", ": $(cat <<a\nx\na\n{ zz; zy c; })", ": <(cat <<a\nx\na\nzz; zy c)", ": `cat <<a\nx\na\nzz; zy c`", ": $(cat <<a\nx\na\nzz\nzy c)", ": $(cat <<<a; zz; zy)",
-    "zz }2>&1", "zz ]2>a", "x=\"a b\" zz }2>&1 ", "zz \"a\"2>b", "zz $x{2>b", "{ zz; }2>b", "(zz)2>b", "zz;2>b zz", "zz>a2>b", "zz<<<a2>b",
+    "[ ${#x} -gt 3 ] || zz", "x=abc; y=${#x}; zz $((y * 2))", "zz ${#x} ${#x-a}", "y='a[$(zz)]'; x=${#y}; : $((x))", "nice -n ${#x} zz", "nice -n ${#x[0]} zz", "zz }2>&1", "zz ]2>a", "x=\"a b\" zz }2>&1 ", "zz \"a\"2>b", "zz $x{2>b", "{ zz; }2>b", "(zz)2>b", "zz;2>b zz", "zz>a2>b", "zz<<<a2>b",
     ">]z=", "x=1 >]z=2", ">a]z=2", "zz \"${x:-`zz \\\"az a; a b\\\"`}\"", "zz \"${x#`zz \\\"a; a b\\\"`}\"",
     "set -- '-v a[$(zz)]'; [ $1 ]", "f() { [ $1 ]; }; f '-v a[$(zz)]'", "sh -c '[ $1 ]' x '-v a[$(zz)]'", "[ $1 = a ] || zz", "[ ${10} ] || zz", "wait $!; zz", "zz & p=$!; wait $p",
     "zz ${x% *}", "x='a b'; zz \"${x% *}\"", "zz \"${x:+-a $x}\"", "x=b; zz ${x:+-a $x}", "zz ${x:-a b}", "zz ${x:-<(zy)}", "zz ${x:-(a)}", "zz ${x:-a;zy}", "zz ${x:-a|zy}", "zz \"${x:-(a;zy)}\"", "zz ${x:-a\\}b}", "zz ${x% }",

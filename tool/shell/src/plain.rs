@@ -8,7 +8,7 @@ use shuck_ast::{Word, WordPart, WordPartNode};
 use super::arithmetic::is_number;
 use super::expansion::Expansion;
 use super::walk::{Item, Walk};
-use super::{builtins, variables};
+use super::{builtins, variables, written};
 
 pub(super) const NOT_PLAIN: &str = "an expansion without quotes may come to options: quote it, as in \"$x\"";
 
@@ -37,13 +37,27 @@ impl Walk<'_> {
 
     /// A variable gets this value. If that is a number, or plain, it is noted.
     pub(super) fn note_value(&mut self, name: &str, word: &Word, value: &Expansion) {
-        if value.known().map_or_else(|| is_calculated(&word.parts), is_number) {
+        if value.known().map_or_else(|| self.is_calculated(&word.parts), is_number) {
             self.items.push(Item::Number(name.to_owned()));
         } else if let Some(of) = self.plain_by(word) {
             self.items.push(Item::Plain(name.to_owned(), of));
         }
         if self.written(word.span).is_some_and(|text| matches!(text.as_str(), "$IFS" | "\"$IFS\"")) {
             self.items.push(Item::Separators(name.to_owned()));
+        }
+    }
+
+    /// A number is calculated, or counted by the shell.
+    fn is_calculated(&self, parts: &[WordPartNode]) -> bool {
+        match parts {
+            [part] => match &part.kind {
+                WordPart::ArithmeticExpansion { .. } | WordPart::Length(_) => true,
+                WordPart::Parameter(_) => self.slice(part.span).is_some_and(written::is_length),
+                WordPart::Variable(name) => matches!(name.as_str(), "#" | "?" | "!" | "$"),
+                WordPart::DoubleQuoted { parts, .. } => self.is_calculated(parts),
+                _ => false,
+            },
+            _ => false,
         }
     }
 
@@ -77,19 +91,6 @@ impl Walk<'_> {
                 _ => false,
             }
         })
-    }
-}
-
-/// A number is calculated, or counted by the shell.
-fn is_calculated(parts: &[WordPartNode]) -> bool {
-    match parts {
-        [part] => match &part.kind {
-            WordPart::ArithmeticExpansion { .. } | WordPart::Length(_) => true,
-            WordPart::Variable(name) => matches!(name.as_str(), "#" | "?" | "!" | "$"),
-            WordPart::DoubleQuoted { parts, .. } => is_calculated(parts),
-            _ => false,
-        },
-        _ => false,
     }
 }
 

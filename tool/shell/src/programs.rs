@@ -7,9 +7,9 @@ use super::options::Options;
 use super::walk::{Item, Mark, Reader};
 use super::wrappers::WRAPPERS;
 
-const OPAQUE_SHELL: &str = "a shell runs a script or its input";
-pub(super) const ONLY_BASH: &str = "it has a command that not every shell has";
-const OPAQUE_FIND: &str = "the arguments of find are not known";
+const OPAQUE_SHELL: &str = "a shell runs a script, its input or a text that is not known";
+pub(super) const ONLY_BASH: &str = "it has a command or assignment that not every shell has";
+const OPAQUE_FIND: &str = "the arguments of find are not known: quote them, as in \"$x\"";
 
 /// Each is listed with all that comes after it.
 const MAX_WRAPPERS: usize = 16;
@@ -58,7 +58,7 @@ fn run_behind(wrappers: usize, reader: Reader, words: Words, items: &mut Vec<Ite
             return items.push(Item::Unknown("a program's name is not known"));
         };
         if RESERVED.contains(&program.as_str()) || program.starts_with('-') {
-            items.push(Item::Unknown("a program's name is syntax elsewhere"));
+            items.push(Item::Unknown("a program has the name of a keyword or an option"));
         }
         items.push(Item::Command(SimpleCommand::new(&program, &words)));
         next = looked_through(base(&program), reader, words, behind + 1, items);

@@ -6,7 +6,7 @@ use super::expansion::Expansion;
 use super::walk::{Item, Mark};
 
 /// Why nothing is known where a variable is set that [`decides`].
-pub const ASSIGNED: &str = "a variable that decides what runs is set";
+pub const ASSIGNED: &str = "a variable that decides what runs, such as PATH, is set or unset";
 
 /// Whether setting this variable can change which programs run: in bash, by the dynamic linker or the C library, by a
 /// wrapper, or as the directory that startup files are in. See [`decides_reading`] too.

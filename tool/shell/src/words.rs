@@ -14,7 +14,7 @@ use super::expansion::Expansion;
 use super::walk::{EVALUATED, Item, Reader, Walk};
 use super::{refused, written};
 
-const UNREAD: &str = "a substitution could not be read";
+const UNREAD: &str = "a substitution, quotes or a here-document could not be read";
 const OTHER_SHELL: &str = "it has an expansion of another shell";
 
 /// Where text stands, by which a backslash and other characters mean different things.
@@ -169,6 +169,7 @@ impl Walk<'_> {
             WordPart::Variable(name) if matches!(name.as_str(), "#" | "?" | "!" | "$") => Expansion::Digits,
             WordPart::ArithmeticExpansion { .. } | WordPart::Length(_) | WordPart::ArrayLength(_) => one(),
             WordPart::ProcessSubstitution { .. } => Expansion::One("/".to_owned()),
+            WordPart::Parameter(_) if self.slice(part.span).is_some_and(written::is_length) => one(),
             _ if place == Place::Bare => Expansion::Any,
             // or nothing; a text that sets it to anything but a path is not understood
             WordPart::Variable(name) if name.as_str() == "HOME" => Expansion::One("/".to_owned()),

@@ -7,7 +7,7 @@ use super::programs;
 use super::variables::{self, ASSIGNED};
 use super::walk::{Item, Mark};
 
-const OPAQUE_WRAPPER: &str = "what a wrapper runs is not known";
+const OPAQUE_WRAPPER: &str = "what a wrapper such as env, sudo, timeout or xargs runs is not known";
 
 /// Of one call of sudo.
 const MAX_ASSIGNMENTS: usize = 64;

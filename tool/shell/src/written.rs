@@ -99,3 +99,8 @@ pub(super) fn separates_after_heredoc(text: &str) -> bool {
     let mut found = text.match_indices("<<").map(|(at, _)| at).filter(|at| begins(*at));
     found.next().is_some_and(|at| text.get(at..).is_some_and(|rest| rest.contains(';')))
 }
+
+/// `${#x}`: a number.
+pub(super) fn is_length(text: &str) -> bool {
+    text.starts_with("${#") && is_plain_expansion(text)
+}

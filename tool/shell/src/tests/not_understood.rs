@@ -168,7 +168,7 @@ fn any_number_of_words_is_no_value_of_an_option() {
         ("run0", WRAPPER),
         ("pkexec --user=x ls", WRAPPER),
         ("sudo -- A=1 ls", WRAPPER),
-        ("env A=1 - ls", "a program's name is syntax elsewhere"),
+        ("env A=1 - ls", "a program has the name of a keyword or an option"),
         ("fc", BUILTIN),
     ] {
         let analysis = analyze(text);

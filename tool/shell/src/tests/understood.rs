@@ -192,6 +192,7 @@ fn everyday_lines_are_understood() {
         ("echo ${x% *} \"${x:+-p $x}\" ${x//,/ }", "echo"),
         ("a=(1 2); (( ${#a[@]} > 1 )) && local y=${a[0]}", "local"),
         ("a=(x y); for i in \"${!a[@]}\"; do echo \"${a[i]}\" ${!BASH*}; done", "echo"),
+        ("[ ${#x} -gt 3 ] && y=${#x} && echo $((y * 2))", "[ echo"),
         ("hash ls; hash -r; jobs %1", "hash jobs"),
         ("complete -F _x x; COMPREPLY=($(compgen -W 'a b $(ls)' -- \"$x\"))", "complete compgen ls"),
     ] {
