@@ -1,10 +1,9 @@
 //! Who gets through to the agent, and who it takes them to be.
 
-use std::time::Instant;
-
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustls::ClientConfig;
 use rustls::version::{TLS12, TLS13};
