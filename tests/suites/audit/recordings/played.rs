@@ -25,7 +25,7 @@ async fn a_session_of_vim_is_played() {
     let tmux = Tmux::open(&variables).await;
     let settings = tmux.settings().await;
     let file = audit.0.path().join("file");
-    tmux.line(&format!("clear; telexec exec -it --id edit $T -- vim -u NONE -N {}", file.display()));
+    tmux.line(&format!("clear; telexec exec -it --id edit $T -- vim -u NONE -N {}; echo edited=$?", file.display()));
     tmux.shows("[New]").await;
     tmux.write("ihello, auditor");
     tmux.shows("hello, auditor").await;
@@ -33,6 +33,8 @@ async fn a_session_of_vim_is_played() {
     tmux.line(":set laststatus=2 statusline=size=%{&columns}x%{&lines}");
     tmux.shows("size=80x24").await;
     tmux.line(":wq");
+    // until telexec has ended, what is typed is its
+    tmux.shows("edited=0\n").await;
     let id = "edit".parse().unwrap();
     let cast = audit.recorded(&id).await;
     assert!(cast.all("i").contains("ihello, auditor\u{1b}:set"), "{:?}", cast.all("i"));
