@@ -4,7 +4,6 @@ use std::future::Future;
 use std::io;
 use std::time::Duration;
 
-use rustix::process::{Resource, getrlimit};
 use telexec_engine::Workers;
 use telexec_engine::{Keeper, LocalExecutor};
 use telexec_proto::FILE_DESCRIPTOR_SET;
@@ -41,6 +40,7 @@ use crate::http2::turns::BodyTurns;
 use crate::identity::Identity;
 use crate::invalid::InvalidSetting;
 use crate::listen::connection_limiter::ConnectionLimiter;
+use crate::listen::descriptors::Descriptors;
 use crate::listen::pending::{PendingConnection, PendingConnections};
 use crate::listen::{Accepted, Listener, Listeners, Remote};
 use crate::metrics::{HandshakeResult, Metrics, Refusal};
@@ -309,12 +309,6 @@ async fn not_serving(health: &HealthReporter) {
     }
 }
 
-/// Leaves descriptors for running commands, whatever unauthenticated peers do.
-fn max_handshakes() -> usize {
-    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from(MAX_HANDSHAKES.min(descriptors / 2)).unwrap_or(1).max(1)
-}
-
 /// All open connections.
 #[derive(Clone)]
 struct Connections {
@@ -352,7 +346,8 @@ impl Connections {
     /// Accepts connections. Never returns.
     async fn accept(self, listener: Listener) {
         // per listener: strangers on one must not block callers on another
-        let handshakes = PendingConnections::new(max_handshakes());
+        let descriptors = Descriptors::new();
+        let handshakes = PendingConnections::new(descriptors.max_pending(MAX_HANDSHAKES));
         let mut accepts = true;
         loop {
             let accepted = listener.accept().await;
@@ -365,7 +360,7 @@ impl Connections {
             match accepted {
                 Ok((accepted, remote)) => {
                     let close = self.close.clone();
-                    let pending = handshakes.enter(remote.source);
+                    let pending = handshakes.enter(remote.source, !descriptors.are_few());
                     let answer = self.clone().answer(accepted, remote, pending);
                     self.tracker.spawn(async move { close.run_until_cancelled(answer).await });
                     // a flood of connections must not starve other tasks

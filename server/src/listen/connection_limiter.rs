@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::identity::Identity;
 use crate::identity::source::Source;
 use crate::listen::Remote;
+use crate::listen::descriptors::Descriptors;
 
 /// Limits the connections of authenticated callers; clones share the counts.
 #[derive(Clone)]
@@ -20,6 +21,7 @@ struct Shared {
     max: usize,
     max_per_identity: usize,
     max_per_source: usize,
+    descriptors: Descriptors,
     counts: Mutex<Counts>,
 }
 
@@ -49,6 +51,7 @@ impl ConnectionLimiter {
             max,
             max_per_identity: share(config.max_connections_per_identity),
             max_per_source: share(config.max_connections_per_source),
+            descriptors: Descriptors::new(),
             counts: Mutex::default(),
         }))
     }
@@ -64,6 +67,8 @@ impl ConnectionLimiter {
             (same_source, self.0.max_per_source, "max_connections_per_source"),
         ];
         let full = limits.into_iter().find(|(open, max, _)| open >= max);
+        let few = self.0.descriptors.are_few().then_some((counts.all, counts.all, "RLIMIT_NOFILE"));
+        let full = full.or(few);
         let is_full = full.is_some();
         let was_full = std::mem::replace(&mut counts.is_full, is_full);
         if let Some((open, max, setting)) = full {

@@ -1,6 +1,7 @@
 //! Listeners: addresses, and the sockets bound to them.
 
 pub(crate) mod connection_limiter;
+pub(crate) mod descriptors;
 pub(crate) mod pending;
 mod systemd;
 pub(crate) mod tcp;

@@ -42,15 +42,16 @@ impl PendingConnections {
         Self(Arc::new(Shared { max: max.max(1), all: Mutex::default() }))
     }
 
-    /// Adds a connection; above the limit another one is displaced, perhaps of the same source.
-    pub(crate) fn enter(&self, source: Source) -> PendingConnection {
+    /// Adds a connection; above the limit, or if there is no room beside it, another one is displaced, perhaps of the same
+    /// source.
+    pub(crate) fn enter(&self, source: Source, has_room: bool) -> PendingConnection {
         let displaced = CancellationToken::new();
         let mut all = self.all();
         let number = all.came;
         all.came += 1;
         all.count += 1;
         all.each.entry(source).or_default().insert(number, displaced.clone());
-        if all.count > self.0.max {
+        if all.count > self.0.max || !has_room && all.count > 1 {
             all.displace();
         }
         PendingConnection { pending: self.clone(), source, number, displaced }
@@ -106,7 +107,7 @@ mod tests {
     #[test]
     fn the_oldest_of_whoever_has_the_most_makes_way() {
         let pending = PendingConnections::new(8);
-        let enter = |source, count| (0..count).map(|_| pending.enter(Source::Cid(source))).collect::<Vec<_>>();
+        let enter = |source, count| (0..count).map(|_| pending.enter(Source::Cid(source), true)).collect::<Vec<_>>();
         let (few, mut many) = (enter(1, 2), enter(2, 20));
         assert_eq!((still(&few), still(&many)), (2, 6));
         assert!(many.drain(..14).all(|connection| connection.displaced.is_cancelled()));
@@ -119,9 +120,17 @@ mod tests {
     #[test]
     fn whoever_goes_leaves_room() {
         let pending = PendingConnections::new(2);
-        let first = pending.enter(Source::Cid(1));
-        drop(pending.enter(Source::Cid(1)));
-        let second = pending.enter(Source::Cid(2));
+        let first = pending.enter(Source::Cid(1), true);
+        drop(pending.enter(Source::Cid(1), true));
+        let second = pending.enter(Source::Cid(2), true);
         assert_eq!(still(&[first, second]), 2);
+    }
+
+    #[test]
+    fn without_room_each_displaces_another() {
+        let pending = PendingConnections::new(8);
+        let enter = |has_room| pending.enter(Source::Cid(1), has_room);
+        let all = [enter(false), enter(true), enter(false), enter(false)];
+        assert_eq!(all.each_ref().map(|one| one.displaced.is_cancelled()), [true, true, false, false]);
     }
 }
