@@ -3,7 +3,8 @@
 
 use shuck_ast::{ConditionalExpr, Span, Word};
 
-use super::walk::{EVALUATED, Item, Reader, Walk};
+use super::item::{Item, Reader};
+use super::walk::{EVALUATED, Walk};
 use super::{builtins, variables};
 
 /// What an expression does, besides calculating.

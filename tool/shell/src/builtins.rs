@@ -2,10 +2,10 @@
 
 use super::arithmetic::evaluated;
 use super::expansion::{Expansion, Words};
+use super::item::{Item, Mark, Reader};
 use super::options::Options;
 use super::plain::NOT_PLAIN;
 use super::variables::{ASSIGNED, set};
-use super::walk::{Item, Mark, Reader};
 
 const CHANGED: &str = "a builtin changes what runs";
 const EVALUATED: &str = "bash evaluates an argument";

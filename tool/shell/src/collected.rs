@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use super::item::{Item, Mark, Reader};
 use super::plain::Values;
 use super::scan::{self, Depths, Scanned};
 use super::variables::ASSIGNED;
-use super::walk::{self, Item, Mark, Reader};
+use super::walk;
 use super::{Analysis, plain};
 use super::{MAX_COMMANDS, MAX_TEXT_BYTES, MAX_TEXT_DEPTH};
 

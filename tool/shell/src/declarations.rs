@@ -3,8 +3,9 @@
 use shuck_ast::{ArrayElem, Assignment, AssignmentValue, DeclClause, DeclOperand};
 
 use super::expansion::Expansion;
+use super::item::{Item, Reader};
 use super::programs::ONLY_BASH;
-use super::walk::{EVALUATED, Item, Reader, Walk};
+use super::walk::{EVALUATED, Walk};
 use super::{builtins, variables};
 
 impl Walk<'_> {

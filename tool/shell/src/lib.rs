@@ -56,6 +56,7 @@ mod differential_nested;
 #[rustfmt::skip]
 mod differential_texts;
 mod expansion;
+mod item;
 mod options;
 mod permission;
 mod plain;
@@ -73,7 +74,7 @@ use std::collections::BTreeSet;
 use std::panic::{UnwindSafe, catch_unwind};
 
 use self::expansion::Expansion;
-use self::walk::{Item, Reader};
+use self::item::{Item, Reader};
 
 pub use self::permission::{covers, permission_pattern};
 pub use self::variables::{ASSIGNED, decides, decides_reading};

@@ -7,7 +7,8 @@ use shuck_ast::{Word, WordPart, WordPartNode};
 
 use super::arithmetic::is_number;
 use super::expansion::Expansion;
-use super::walk::{Item, Walk};
+use super::item::Item;
+use super::walk::Walk;
 use super::{builtins, variables, written};
 
 pub(super) const NOT_PLAIN: &str = "an expansion without quotes may come to options: quote it, as in \"$x\"";

@@ -3,8 +3,8 @@
 use super::SimpleCommand;
 use super::builtins;
 use super::expansion::{Expansion, Words};
+use super::item::{Item, Mark, Reader};
 use super::options::Options;
-use super::walk::{Item, Mark, Reader};
 use super::wrappers::WRAPPERS;
 
 const OPAQUE_SHELL: &str = "a shell runs a script, its input or a text that is not known";

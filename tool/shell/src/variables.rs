@@ -3,7 +3,7 @@
 use super::arithmetic::is_number;
 use super::builtins::is_name;
 use super::expansion::Expansion;
-use super::walk::{Item, Mark};
+use super::item::{Item, Mark};
 
 /// Why nothing is known where a variable is set that [`decides`].
 pub const ASSIGNED: &str = "a variable that decides what runs, such as PATH, is set or unset";

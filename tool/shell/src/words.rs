@@ -11,7 +11,8 @@ use shuck_ast::{
 };
 
 use super::expansion::Expansion;
-use super::walk::{EVALUATED, Item, Reader, Walk};
+use super::item::{Item, Reader};
+use super::walk::{EVALUATED, Walk};
 use super::{refused, written};
 
 const UNREAD: &str = "a substitution, quotes or a here-document could not be read";

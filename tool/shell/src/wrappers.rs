@@ -2,10 +2,10 @@
 
 use super::builtins;
 use super::expansion::{Expansion, Words};
+use super::item::{Item, Mark};
 use super::options::{Given, Options, Parsed, Unclear};
 use super::programs;
 use super::variables::{self, ASSIGNED};
-use super::walk::{Item, Mark};
 
 const OPAQUE_WRAPPER: &str = "what a wrapper such as env, sudo, timeout or xargs runs is not known";
 
