@@ -5,10 +5,11 @@
 //!
 //! - `--short`: about a minute, to see that it runs
 //! - `--json FILE`: the same figures for programs
-//! - any of the groups that [`GROUPS`] names; default: all
+//! - any of the groups that [`GROUPS`] names; default: all but those that [`OPTIONAL`] names
 
 mod contest;
 mod copy;
+mod docker;
 mod forward;
 mod held;
 mod latency;
@@ -33,7 +34,7 @@ use crate::table::Table;
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 type Measure = for<'a> fn(&'a Plan, &'a mut Table) -> LocalBoxFuture<'a, Result<()>>;
 
-const GROUPS: [(&str, Measure); 21] = [
+const GROUPS: [(&str, Measure); 22] = [
     ("latency", |plan, table| Box::pin(latency::warm(plan, table))),
     ("keeper", |plan, table| Box::pin(latency::kept(plan, table))),
     ("started", |plan, table| Box::pin(latency::started(plan, table))),
@@ -54,8 +55,12 @@ const GROUPS: [(&str, Measure); 21] = [
     ("nats", |plan, table| Box::pin(nats::nats(plan, table))),
     ("python", |plan, table| Box::pin(python::package(plan, table))),
     ("e2b", |plan, table| Box::pin(python::e2b(plan, table))),
+    ("docker", |plan, table| Box::pin(docker::docker(plan, table))),
     ("agent", |plan, table| Box::pin(process::agent(plan, table))),
 ];
+
+/// Only measured if they are named: they need what is seldom installed.
+const OPTIONAL: [&str; 1] = ["docker"];
 
 /// How much is measured.
 pub(crate) struct Plan {
@@ -82,7 +87,7 @@ impl Plan {
     }
 
     fn wants(&self, group: &str) -> bool {
-        self.groups.is_empty() || self.groups.iter().any(|other| other == group)
+        self.groups.is_empty() && !OPTIONAL.contains(&group) || self.groups.iter().any(|other| other == group)
     }
 
     /// So many, or a few.

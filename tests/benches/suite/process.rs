@@ -65,7 +65,8 @@ pub(crate) async fn whole_processes(plan: &Plan, table: &mut Table) -> Result<()
     Ok(())
 }
 
-fn telexec(agent: &Agent, certs: &Certs) -> Program {
+/// `telexec exec` of `true`, over a new connection.
+pub(crate) fn telexec(agent: &Agent, certs: &Certs) -> Program {
     let mut command = Program::new(program("telexec"));
     command
         .arg("exec")
@@ -85,7 +86,7 @@ fn with(mut command: Program, arguments: &[&str]) -> Program {
 }
 
 /// From its start to its end, which is a good one.
-fn spawned(mut command: Program) -> Result<Duration> {
+pub(crate) fn spawned(mut command: Program) -> Result<Duration> {
     let begin = Instant::now();
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
     let time = begin.elapsed();
