@@ -391,8 +391,8 @@ impl Connections {
         };
         let (identity, connections) = (peer.identity().cloned(), self.connection_limiter);
         let acquire_permit = move |identity: &Identity| {
+            let permit = connections.acquire(identity, &remote, pending.has_room());
             drop(pending);
-            let permit = connections.acquire(identity, &remote);
             if permit.is_none() {
                 metrics.refused(Refusal::Connections);
             }

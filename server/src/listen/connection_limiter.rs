@@ -56,8 +56,8 @@ impl ConnectionLimiter {
         }))
     }
 
-    /// `None`: a limit is reached. That is logged once, until a connection is accepted again.
-    pub(crate) fn acquire(&self, identity: &Identity, remote: &Remote) -> Option<ConnectionPermit> {
+    /// `None`: a limit is reached, or there was no room when it was accepted, and there are few descriptors still. That is logged once, until a connection is accepted again.
+    pub(crate) fn acquire(&self, identity: &Identity, remote: &Remote, has_room: bool) -> Option<ConnectionPermit> {
         let mut counts = self.counts();
         let own = counts.identities.get(identity).copied().unwrap_or(0);
         let same_source = counts.sources.get(&remote.source).copied().unwrap_or(0);
@@ -67,7 +67,7 @@ impl ConnectionLimiter {
             (same_source, self.0.max_per_source, "max_connections_per_source"),
         ];
         let full = limits.into_iter().find(|(open, max, _)| open >= max);
-        let few = self.0.descriptors.are_few().then_some((counts.all, counts.all, "RLIMIT_NOFILE"));
+        let few = (!has_room && self.0.descriptors.are_few()).then_some((counts.all, counts.all, "RLIMIT_NOFILE"));
         let full = full.or(few);
         let is_full = full.is_some();
         let was_full = std::mem::replace(&mut counts.is_full, is_full);
@@ -136,13 +136,13 @@ mod tests {
     fn nobody_takes_all_connections() {
         let limiter = limiter(8);
         let (anna, bob, eve) = (identity("anna"), identity("bob"), identity("eve"));
-        let mut annas: Vec<_> = (0..6).map(|cid| limiter.acquire(&anna, &from(cid)).unwrap()).collect();
-        assert!(limiter.acquire(&anna, &from(7)).is_none());
-        let bobs: Vec<_> = (0..2).map(|cid| limiter.acquire(&bob, &from(cid)).unwrap()).collect();
-        assert!(limiter.acquire(&bob, &from(7)).is_none() && limiter.acquire(&eve, &from(7)).is_none());
+        let mut annas: Vec<_> = (0..6).map(|cid| limiter.acquire(&anna, &from(cid), true).unwrap()).collect();
+        assert!(limiter.acquire(&anna, &from(7), true).is_none());
+        let bobs: Vec<_> = (0..2).map(|cid| limiter.acquire(&bob, &from(cid), true).unwrap()).collect();
+        assert!(limiter.acquire(&bob, &from(7), true).is_none() && limiter.acquire(&eve, &from(7), true).is_none());
         annas.pop();
-        let eves = limiter.acquire(&eve, &from(7)).unwrap();
-        assert!(limiter.acquire(&anna, &from(7)).is_none());
+        let eves = limiter.acquire(&eve, &from(7), true).unwrap();
+        assert!(limiter.acquire(&anna, &from(7), true).is_none());
         drop((annas, bobs, eves));
         let counts = limiter.counts();
         assert!(counts.identities.is_empty() && counts.sources.is_empty() && counts.all == 0);
@@ -152,17 +152,17 @@ mod tests {
     fn callers_of_one_address_do_not_take_all_connections() {
         let limiter = limiter(8);
         let callers: Vec<_> = (0..8).map(|number| identity(&format!("caller{number}"))).collect();
-        let permits: Vec<_> = callers.iter().map_while(|caller| limiter.acquire(caller, &from(1))).collect();
+        let permits: Vec<_> = callers.iter().map_while(|caller| limiter.acquire(caller, &from(1), true)).collect();
         assert_eq!(permits.len(), 6);
-        assert!(limiter.acquire(&callers[7], &from(2)).is_some());
+        assert!(limiter.acquire(&callers[7], &from(2), true).is_some());
     }
 
     #[test]
     fn few_connections_are_for_anyone() {
         let limiter = limiter(3);
         let anna = identity("anna");
-        let permits: Vec<_> = (0..3).map(|_| limiter.acquire(&anna, &from(1)).unwrap()).collect();
-        assert!(limiter.acquire(&anna, &from(2)).is_none());
+        let permits: Vec<_> = (0..3).map(|_| limiter.acquire(&anna, &from(1), true).unwrap()).collect();
+        assert!(limiter.acquire(&anna, &from(2), true).is_none());
         drop(permits);
     }
 }

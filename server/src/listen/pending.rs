@@ -34,6 +34,7 @@ pub(crate) struct PendingConnection {
     source: Source,
     number: u64,
     displaced: CancellationToken,
+    has_room: bool,
 }
 
 impl PendingConnections {
@@ -51,10 +52,11 @@ impl PendingConnections {
         all.came += 1;
         all.count += 1;
         all.each.entry(source).or_default().insert(number, displaced.clone());
-        if all.count > self.0.max || !has_room && all.count > 1 {
+        let displaces = all.count > self.0.max || !has_room && all.count > 1;
+        if displaces {
             all.displace();
         }
-        PendingConnection { pending: self.clone(), source, number, displaced }
+        PendingConnection { pending: self.clone(), source, number, displaced, has_room: has_room || displaces }
     }
 
     fn all(&self) -> MutexGuard<'_, All> {
@@ -87,6 +89,11 @@ impl PendingConnection {
     /// Cancelled when this connection is displaced.
     pub(crate) fn displaced(&self) -> CancellationToken {
         self.displaced.clone()
+    }
+
+    /// Whether there was room for it, or another one made room.
+    pub(crate) fn has_room(&self) -> bool {
+        self.has_room
     }
 }
 
@@ -132,5 +139,6 @@ mod tests {
         let enter = |has_room| pending.enter(Source::Cid(1), has_room);
         let all = [enter(false), enter(true), enter(false), enter(false)];
         assert_eq!(all.each_ref().map(|one| one.displaced.is_cancelled()), [true, true, false, false]);
+        assert_eq!(all.map(|one| one.has_room()), [false, true, true, true]);
     }
 }
