@@ -56,7 +56,8 @@ impl ConnectionLimiter {
         }))
     }
 
-    /// `None`: a limit is reached, or there was no room when it was accepted, and there are few descriptors still. That is logged once, until a connection is accepted again.
+    /// `None`: a limit is reached, or there was no room when it was accepted, and there are few descriptors still. That is
+    /// logged once, until a connection is accepted again.
     pub(crate) fn acquire(&self, identity: &Identity, remote: &Remote, has_room: bool) -> Option<ConnectionPermit> {
         let mut counts = self.counts();
         let own = counts.identities.get(identity).copied().unwrap_or(0);
