@@ -347,7 +347,7 @@ impl Connections {
     async fn accept(self, listener: Listener) {
         // per listener: strangers on one must not block callers on another
         let descriptors = Descriptors::new();
-        let handshakes = PendingConnections::new(descriptors.max_pending(MAX_HANDSHAKES));
+        let handshakes = PendingConnections::new(descriptors.max_pending(MAX_HANDSHAKES), descriptors.min_pending());
         let mut accepts = true;
         loop {
             let accepted = listener.accept().await;
@@ -391,7 +391,7 @@ impl Connections {
         };
         let (identity, connections) = (peer.identity().cloned(), self.connection_limiter);
         let acquire_permit = move |identity: &Identity| {
-            let permit = connections.acquire(identity, &remote, pending.has_room());
+            let permit = connections.acquire(identity, &remote, &pending);
             drop(pending);
             if permit.is_none() {
                 metrics.refused(Refusal::Connections);

@@ -86,7 +86,11 @@ impl Wire {
         Self::over_tls(Self::dial_from(source, agent).await, config).await
     }
 
-    async fn over_tls(stream: Box<dyn Stream>, config: Arc<ClientConfig>) -> std::io::Result<Self> {
+    /// To an agent at the other end of this, with TLS.
+    ///
+    /// # Errors
+    /// One side refuses the other.
+    pub async fn over_tls(stream: Box<dyn Stream>, config: Arc<ClientConfig>) -> std::io::Result<Self> {
         let name = ServerName::try_from("localhost").unwrap();
         let stream = within(TlsConnector::from(config).connect(name, stream)).await?;
         Self::over(Box::new(stream)).await.map_err(std::io::Error::other)

@@ -208,6 +208,30 @@ async fn strangers_leave_descriptors_for_commands() {
     drop(silent);
 }
 
+/// When commands hold the others, strangers do not displace a caller of another source.
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_leave_descriptors_for_callers() {
+    let certs = Certs::new();
+    let agent = Agent::builder().mtls(&certs).after("ulimit -n 64").start();
+    let config = || certs.config(Some(&certs.client));
+    let wire = Wire::connect_tls(&agent, config()).await.unwrap();
+    let mut running = Vec::new();
+    while std::fs::read_dir(format!("/proc/{}/fd", agent.pid())).unwrap().count() <= 48 {
+        let request = ExecuteRequest { command: "sleep 300".into(), ..Default::default() };
+        let mut events = wire.executions().execute(request).await.unwrap().into_inner();
+        within(events.message()).await.unwrap();
+        running.push(events);
+    }
+    let caller = Wire::dial(&agent).await;
+    let mut silent = Vec::new();
+    for _ in 0..20 {
+        silent.push(Wire::dial_from([127, 0, 0, 2].into(), &agent).await);
+    }
+    until("they displace each other", async || agent.log().contains("displaced by others")).await;
+    identity(&Wire::over_tls(caller, config()).await.unwrap()).await.unwrap();
+    drop((running, silent));
+}
+
 /// So do those of callers.
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_leave_descriptors_for_commands() {

@@ -12,6 +12,7 @@ use crate::identity::Identity;
 use crate::identity::source::Source;
 use crate::listen::Remote;
 use crate::listen::descriptors::Descriptors;
+use crate::listen::pending::PendingConnection;
 
 /// Limits the connections of authenticated callers; clones share the counts.
 #[derive(Clone)]
@@ -56,9 +57,15 @@ impl ConnectionLimiter {
         }))
     }
 
-    /// `None`: a limit is reached, or there was no room when it was accepted, and there are few descriptors still. That is
-    /// logged once, until a connection is accepted again.
-    pub(crate) fn acquire(&self, identity: &Identity, remote: &Remote, has_room: bool) -> Option<ConnectionPermit> {
+    /// For a connection that is authenticated now. `None`: a limit is reached, or there was no room when it was accepted,
+    /// there are few descriptors still, and no other pending connection makes room. That is logged once, until a connection
+    /// is accepted again.
+    pub(crate) fn acquire(
+        &self,
+        identity: &Identity,
+        remote: &Remote,
+        pending: &PendingConnection,
+    ) -> Option<ConnectionPermit> {
         let mut counts = self.counts();
         let own = counts.identities.get(identity).copied().unwrap_or(0);
         let same_source = counts.sources.get(&remote.source).copied().unwrap_or(0);
@@ -68,8 +75,8 @@ impl ConnectionLimiter {
             (same_source, self.0.max_per_source, "max_connections_per_source"),
         ];
         let full = limits.into_iter().find(|(open, max, _)| open >= max);
-        let few = (!has_room && self.0.descriptors.are_few()).then_some((counts.all, counts.all, "RLIMIT_NOFILE"));
-        let full = full.or(few);
+        let has_room = || pending.has_room() || !self.0.descriptors.are_few() || pending.displace_another();
+        let full = full.or_else(|| (!has_room()).then_some((counts.all, counts.all, "RLIMIT_NOFILE")));
         let is_full = full.is_some();
         let was_full = std::mem::replace(&mut counts.is_full, is_full);
         if let Some((open, max, setting)) = full {
@@ -116,6 +123,7 @@ mod tests {
     use rustls::pki_types::CertificateDer;
 
     use super::*;
+    use crate::listen::pending::PendingConnections;
     use crate::tls::peer_certificate::PeerCertificate;
 
     fn identity(name: &str) -> Identity {
@@ -129,21 +137,22 @@ mod tests {
         ConnectionLimiter::new(&Config { max_connections, ..Config::default() })
     }
 
-    fn from(cid: u32) -> Remote {
-        Remote { address: String::new(), source: Source::Cid(cid) }
+    fn acquire(limiter: &ConnectionLimiter, identity: &Identity, cid: u32) -> Option<ConnectionPermit> {
+        let remote = Remote { address: String::new(), source: Source::Cid(cid) };
+        limiter.acquire(identity, &remote, &PendingConnections::new(1, 1).enter(remote.source, true))
     }
 
     #[test]
     fn nobody_takes_all_connections() {
         let limiter = limiter(8);
         let (anna, bob, eve) = (identity("anna"), identity("bob"), identity("eve"));
-        let mut annas: Vec<_> = (0..6).map(|cid| limiter.acquire(&anna, &from(cid), true).unwrap()).collect();
-        assert!(limiter.acquire(&anna, &from(7), true).is_none());
-        let bobs: Vec<_> = (0..2).map(|cid| limiter.acquire(&bob, &from(cid), true).unwrap()).collect();
-        assert!(limiter.acquire(&bob, &from(7), true).is_none() && limiter.acquire(&eve, &from(7), true).is_none());
+        let mut annas: Vec<_> = (0..6).map(|cid| acquire(&limiter, &anna, cid).unwrap()).collect();
+        assert!(acquire(&limiter, &anna, 7).is_none());
+        let bobs: Vec<_> = (0..2).map(|cid| acquire(&limiter, &bob, cid).unwrap()).collect();
+        assert!(acquire(&limiter, &bob, 7).is_none() && acquire(&limiter, &eve, 7).is_none());
         annas.pop();
-        let eves = limiter.acquire(&eve, &from(7), true).unwrap();
-        assert!(limiter.acquire(&anna, &from(7), true).is_none());
+        let eves = acquire(&limiter, &eve, 7).unwrap();
+        assert!(acquire(&limiter, &anna, 7).is_none());
         drop((annas, bobs, eves));
         let counts = limiter.counts();
         assert!(counts.identities.is_empty() && counts.sources.is_empty() && counts.all == 0);
@@ -153,17 +162,17 @@ mod tests {
     fn callers_of_one_address_do_not_take_all_connections() {
         let limiter = limiter(8);
         let callers: Vec<_> = (0..8).map(|number| identity(&format!("caller{number}"))).collect();
-        let permits: Vec<_> = callers.iter().map_while(|caller| limiter.acquire(caller, &from(1), true)).collect();
+        let permits: Vec<_> = callers.iter().map_while(|caller| acquire(&limiter, caller, 1)).collect();
         assert_eq!(permits.len(), 6);
-        assert!(limiter.acquire(&callers[7], &from(2), true).is_some());
+        assert!(acquire(&limiter, &callers[7], 2).is_some());
     }
 
     #[test]
     fn few_connections_are_for_anyone() {
         let limiter = limiter(3);
         let anna = identity("anna");
-        let permits: Vec<_> = (0..3).map(|_| limiter.acquire(&anna, &from(1), true).unwrap()).collect();
-        assert!(limiter.acquire(&anna, &from(2), true).is_none());
+        let permits: Vec<_> = (0..3).map(|_| acquire(&limiter, &anna, 1).unwrap()).collect();
+        assert!(acquire(&limiter, &anna, 2).is_none());
         drop(permits);
     }
 }

@@ -28,6 +28,11 @@ impl Descriptors {
         usize::try_from(max.min(self.limit / 2)).unwrap_or(usize::MAX)
     }
 
+    /// How many connections may be pending even if only reserved ones are left: a quarter of these.
+    pub(crate) fn min_pending(self) -> usize {
+        usize::try_from(self.reserved / 4).unwrap_or(usize::MAX)
+    }
+
     /// Whether only reserved ones are left.
     pub(crate) fn are_few(self) -> bool {
         // a new one has the lowest free number: open(2)
@@ -46,6 +51,6 @@ mod tests {
         assert!(!all.are_few() && all.reserved <= MAX_RESERVED);
         assert!(Descriptors { limit: 4, reserved: 4 }.are_few());
         let few = Descriptors { limit: 64, reserved: 16 };
-        assert_eq!((few.max_pending(1024), few.max_pending(10)), (32, 10));
+        assert_eq!((few.max_pending(1024), few.max_pending(10), few.min_pending()), (32, 10, 4));
     }
 }

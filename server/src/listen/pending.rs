@@ -17,6 +17,8 @@ pub(crate) struct PendingConnections(Arc<Shared>);
 
 struct Shared {
     max: usize,
+    /// No more are displaced for lack of room when there are only so many.
+    min: usize,
     all: Mutex<All>,
 }
 
@@ -38,13 +40,13 @@ pub(crate) struct PendingConnection {
 }
 
 impl PendingConnections {
-    /// With a limit of at least one.
-    pub(crate) fn new(max: usize) -> Self {
-        Self(Arc::new(Shared { max: max.max(1), all: Mutex::default() }))
+    /// With a limit of at least one, and as many as `min` even where there is no room.
+    pub(crate) fn new(max: usize, min: usize) -> Self {
+        Self(Arc::new(Shared { max: max.max(1), min, all: Mutex::default() }))
     }
 
-    /// Adds a connection; above the limit, or if there is no room beside it, another one is displaced, perhaps of the same
-    /// source.
+    /// Adds a connection; above the limit, or above the minimum if there is no room for it, one is displaced, perhaps of
+    /// the same source.
     pub(crate) fn enter(&self, source: Source, has_room: bool) -> PendingConnection {
         let displaced = CancellationToken::new();
         let mut all = self.all();
@@ -52,10 +54,8 @@ impl PendingConnections {
         all.came += 1;
         all.count += 1;
         all.each.entry(source).or_default().insert(number, displaced.clone());
-        let displaces = all.count > self.0.max || !has_room && all.count > 1;
-        if displaces {
-            all.displace();
-        }
+        let too_many = all.count > if has_room { self.0.max } else { self.0.min.clamp(1, self.0.max) };
+        let displaces = too_many && all.displace();
         PendingConnection { pending: self.clone(), source, number, displaced, has_room: has_room || displaces }
     }
 
@@ -65,13 +65,14 @@ impl PendingConnections {
 }
 
 impl All {
-    /// Displaces the oldest connection of the source with the most; among several such sources, the oldest of all.
-    fn displace(&mut self) {
+    /// Displaces the oldest connection of the source with the most; among several such sources, the oldest of all. False
+    /// if there is none.
+    fn displace(&mut self) -> bool {
         let oldest = |connections: &BTreeMap<u64, _>| connections.keys().next().copied();
         let most = self.each.iter().max_by_key(|(_, all)| (all.len(), Reverse(oldest(all))));
         let oldest = most.and_then(|(source, all)| Some((*source, oldest(all)?)));
         let displaced = oldest.and_then(|(source, number)| self.remove(source, number));
-        displaced.inspect(CancellationToken::cancel);
+        displaced.inspect(CancellationToken::cancel).is_some()
     }
 
     fn remove(&mut self, source: Source, number: u64) -> Option<CancellationToken> {
@@ -95,6 +96,13 @@ impl PendingConnection {
     pub(crate) fn has_room(&self) -> bool {
         self.has_room
     }
+
+    /// Displaces another connection for this one, which is authenticated: false if there is none.
+    pub(crate) fn displace_another(&self) -> bool {
+        let mut all = self.pending.all();
+        all.remove(self.source, self.number);
+        all.displace()
+    }
 }
 
 impl Drop for PendingConnection {
@@ -113,7 +121,7 @@ mod tests {
 
     #[test]
     fn the_oldest_of_whoever_has_the_most_makes_way() {
-        let pending = PendingConnections::new(8);
+        let pending = PendingConnections::new(8, 1);
         let enter = |source, count| (0..count).map(|_| pending.enter(Source::Cid(source), true)).collect::<Vec<_>>();
         let (few, mut many) = (enter(1, 2), enter(2, 20));
         assert_eq!((still(&few), still(&many)), (2, 6));
@@ -126,7 +134,7 @@ mod tests {
 
     #[test]
     fn whoever_goes_leaves_room() {
-        let pending = PendingConnections::new(2);
+        let pending = PendingConnections::new(2, 1);
         let first = pending.enter(Source::Cid(1), true);
         drop(pending.enter(Source::Cid(1), true));
         let second = pending.enter(Source::Cid(2), true);
@@ -134,11 +142,19 @@ mod tests {
     }
 
     #[test]
-    fn without_room_each_displaces_another() {
-        let pending = PendingConnections::new(8);
+    fn without_room_each_above_the_minimum_displaces_another() {
+        let pending = PendingConnections::new(8, 2);
         let enter = |has_room| pending.enter(Source::Cid(1), has_room);
         let all = [enter(false), enter(true), enter(false), enter(false)];
         assert_eq!(all.each_ref().map(|one| one.displaced.is_cancelled()), [true, true, false, false]);
         assert_eq!(all.map(|one| one.has_room()), [false, true, true, true]);
+    }
+
+    #[test]
+    fn whoever_is_authenticated_displaces_who_is_not() {
+        let pending = PendingConnections::new(8, 4);
+        let [stranger, caller] = [1, 2].map(|cid| pending.enter(Source::Cid(cid), false));
+        assert!(!caller.has_room() && caller.displace_another() && stranger.displaced.is_cancelled());
+        assert!(!caller.displace_another() && !caller.displaced.is_cancelled());
     }
 }

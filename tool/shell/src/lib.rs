@@ -48,7 +48,6 @@ mod declarations;
 mod differential;
 #[cfg(test)]
 mod differential_calls;
-mod scan;
 #[cfg(test)]
 #[rustfmt::skip]
 mod differential_nested;
@@ -62,6 +61,7 @@ mod permission;
 mod plain;
 mod programs;
 mod refused;
+mod scan;
 #[cfg(test)]
 mod tests;
 mod variables;
