@@ -77,6 +77,11 @@ impl Sshd {
         command
     }
 
+    /// Where its keys (`user`, `user.pub`) and the home directory of its user (`home`) are.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
     /// The configuration for `ssh -F`.
     pub fn config(&self, multiplexed: bool) -> PathBuf {
         self.directory.path().join(if multiplexed { "multiplexed" } else { "each" })

@@ -73,11 +73,14 @@ impl<'a> Contestant<'a> {
         ratios.get(ratios.len() / 2).copied().unwrap_or(f64::NAN)
     }
 
-    fn row(&self, base: Option<&Self>) -> Row {
-        let unit = Unit::Microseconds;
-        let us = |time: Duration| time.as_secs_f64() * 1e6;
+    fn took(&self) -> Took {
         let count = self.blocks.iter().map(Vec::len).sum::<usize>() as f64;
-        let mut row = Row::new(self.name.clone(), unit, us(self.percentile(50)));
+        Took { median: us(self.percentile(50)), cpu: self.cpu.map(|time| us(time) / count) }
+    }
+
+    fn row(&self, base: Option<&Self>) -> Row {
+        let took = self.took();
+        let mut row = Row::new(self.name.clone(), Unit::Microseconds, took.median);
         row.p99 = Some(us(self.percentile(99)));
         row.aim = self.aim;
         row.baseline = base.map(|base| Baseline {
@@ -85,10 +88,14 @@ impl<'a> Contestant<'a> {
             value: us(base.percentile(50)),
             ratio: self.ratio(base),
         });
-        row.cpu = self.agent.map(|_| self.cpu.map(|time| us(time) / count));
+        row.cpu = self.agent.map(|_| took.cpu);
         row.peak = self.agent.map(peak_mebibytes);
         row
     }
+}
+
+fn us(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
 }
 
 /// Rounds in a row, so that each is as warm as it would be in use.
@@ -96,13 +103,20 @@ const BLOCK: usize = 25;
 /// The first rounds of a block are not counted.
 const WARM_UP: usize = 3;
 
-/// Lets the first, which is the baseline, and the others do it in turns; each gets its row. Their medians, in microseconds.
+/// What one contestant took, in microseconds.
+pub(crate) struct Took {
+    pub(crate) median: f64,
+    /// Processor time of the agent and of this process.
+    pub(crate) cpu: [f64; 2],
+}
+
+/// Lets the first, which is the baseline, and the others do it in turns; each gets its row.
 pub(crate) async fn contest(
     plan: &Plan,
     table: &mut Table,
     rounds: usize,
     mut contestants: Vec<Contestant<'_>>,
-) -> Result<Vec<f64>> {
+) -> Result<Vec<Took>> {
     let rounds = plan.some(rounds);
     for _ in 0..rounds.div_ceil(BLOCK) {
         for contestant in &mut contestants {
@@ -113,7 +127,7 @@ pub(crate) async fn contest(
         table.add(base.row(None));
         others.iter().for_each(|other| table.add(other.row(Some(base))));
     }
-    Ok(contestants.iter().map(|contestant| contestant.percentile(50).as_secs_f64() * 1e6).collect())
+    Ok(contestants.iter().map(Contestant::took).collect())
 }
 
 /// How long it took, of something that counts as a whole.

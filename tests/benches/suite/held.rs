@@ -148,9 +148,10 @@ async fn sleeping(plan: &Plan, table: &mut Table, count: usize) -> Result<()> {
     let row = Row::new(format!("{count} sleeping: started"), Unit::Milliseconds, ms(started));
     table.add(row.beside("std::process, one by one", ms(local)));
     let row = Row::new(format!("{count} sleeping: memory of each"), Unit::Kibibytes, each);
-    table.add(Row { peak: Some(peak_mebibytes(agent.pid())), ..row.aim(Aim::AtMost(24.0)) });
-    table.add(Row::new(format!("{count} sleeping: processor"), Unit::Percent, busy).aim(Aim::AtMost(1.0)));
-    table.add(Row::new(format!("{count} sleeping: cancelled"), Unit::Milliseconds, ms(ended)));
+    table.add(Row { peak: Some(peak_mebibytes(agent.pid())), ..row.aim(Aim::AtMost(15.0)) });
+    table.add(Row::new(format!("{count} sleeping: processor"), Unit::Percent, busy).aim(Aim::AtMost(0.05)));
+    let row = Row::new(format!("{count} sleeping: cancelled"), Unit::Milliseconds, ms(ended));
+    table.add(row.aim(Aim::AtMost(3000.0)));
     Ok(())
 }
 

@@ -9,13 +9,14 @@
 
 mod contest;
 mod copy;
-mod docker;
 mod forward;
 mod held;
 mod latency;
 mod lines;
 mod machine;
+mod many;
 mod nats;
+mod peers;
 mod process;
 mod python;
 mod rate;
@@ -34,7 +35,7 @@ use crate::table::Table;
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 type Measure = for<'a> fn(&'a Plan, &'a mut Table) -> LocalBoxFuture<'a, Result<()>>;
 
-const GROUPS: [(&str, Measure); 22] = [
+const GROUPS: [(&str, Measure); 23] = [
     ("latency", |plan, table| Box::pin(latency::warm(plan, table))),
     ("keeper", |plan, table| Box::pin(latency::kept(plan, table))),
     ("started", |plan, table| Box::pin(latency::started(plan, table))),
@@ -43,6 +44,7 @@ const GROUPS: [(&str, Measure); 22] = [
     ("rate", |plan, table| Box::pin(rate::rate(plan, table))),
     ("shares", |plan, table| Box::pin(shares::shares(plan, table))),
     ("stream", |plan, table| Box::pin(stream::streams(plan, table))),
+    ("many-streams", |plan, table| Box::pin(many::streams(plan, table))),
     ("lines", |plan, table| Box::pin(lines::lines(plan, table))),
     ("process", |plan, table| Box::pin(process::whole_processes(plan, table))),
     ("cancel", |plan, table| Box::pin(held::cancel(plan, table))),
@@ -55,12 +57,12 @@ const GROUPS: [(&str, Measure); 22] = [
     ("nats", |plan, table| Box::pin(nats::nats(plan, table))),
     ("python", |plan, table| Box::pin(python::package(plan, table))),
     ("e2b", |plan, table| Box::pin(python::e2b(plan, table))),
-    ("docker", |plan, table| Box::pin(docker::docker(plan, table))),
+    ("peers", |plan, table| Box::pin(peers::peers(plan, table))),
     ("agent", |plan, table| Box::pin(process::agent(plan, table))),
 ];
 
 /// Only measured if they are named: they need what is seldom installed.
-const OPTIONAL: [&str; 1] = ["docker"];
+const OPTIONAL: [&str; 1] = ["peers"];
 
 /// How much is measured.
 pub(crate) struct Plan {

@@ -15,7 +15,7 @@ pub(crate) const MEBIBYTE: u64 = 1024 * 1024;
 pub(crate) struct Way {
     pub(crate) name: &'static str,
     /// The way that it is compared with.
-    base: Option<&'static str>,
+    pub(crate) base: Option<&'static str>,
     aim: Option<f64>,
     agent: Option<i32>,
     speeds: Vec<f64>,

@@ -1,4 +1,4 @@
-//! `docker exec`: another way to run a command elsewhere.
+//! `docker exec` in a container that runs.
 
 use std::fs;
 use std::path::Path;
@@ -6,35 +6,11 @@ use std::process::{Child, Command as Program, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use telexec_tests::{Certs, bench_agent};
 use tempfile::TempDir;
 
-use crate::contest::{Contestant, contest, timed};
-use crate::latency::there;
-use crate::process::{spawned, telexec};
-use crate::table::Table;
-use crate::{Plan, Result};
-
-/// `true` in a container that is there, and by an agent.
-pub(crate) async fn docker(plan: &Plan, table: &mut Table) -> Result<()> {
-    let docker = match Docker::start() {
-        Ok(docker) => docker,
-        Err(why) => {
-            println!("  not compared with docker: {why}");
-            return Ok(());
-        }
-    };
-    let certs = Certs::new();
-    let agent = bench_agent().mtls(&certs).start();
-    let machine = agent.executor().await;
-    let contestants = vec![
-        Contestant::new("docker exec", || async { spawned(docker.client(&["exec", NAME, BUSYBOX, "true"])) }),
-        Contestant::new("telexec exec, new mTLS", || async { spawned(telexec(&agent, &certs)) }).agent(agent.pid()),
-        Contestant::new("client library, warm mTLS", || timed(there(&machine, &["true"]))).agent(agent.pid()),
-    ];
-    contest(plan, table, 100, contestants).await?;
-    Ok(())
-}
+use super::processes::{Processes, version};
+use crate::Result;
+use crate::process::spawned;
 
 /// Of the container, and of its image.
 const NAME: &str = "bench";
@@ -42,6 +18,21 @@ const NAME: &str = "bench";
 const BUSYBOX: &str = "/bin/busybox";
 /// Until the daemon serves.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// With a daemon and a container of its own.
+pub(super) fn start() -> Result<Processes<'static>> {
+    let docker = Docker::start()?;
+    let directory = docker.directory.path().to_owned();
+    let exec = move || client(&directory, &["exec", NAME, BUSYBOX]);
+    Ok(Processes::new("docker exec", version("docker", "--version")?, exec).with(docker))
+}
+
+/// To the daemon of this directory.
+fn client(directory: &Path, arguments: &[&str]) -> Program {
+    let mut command = Program::new("docker");
+    command.arg("--host").arg(format!("unix://{}/socket", directory.display())).args(arguments);
+    command
+}
 
 /// A Docker daemon in a directory of its own, without networks, and one container. Dropping it ends both.
 struct Docker {
@@ -95,9 +86,7 @@ impl Docker {
     }
 
     fn client(&self, arguments: &[&str]) -> Program {
-        let mut command = Program::new("docker");
-        command.arg("--host").arg(format!("unix://{}/socket", self.directory.path().display())).args(arguments);
-        command
+        client(self.directory.path(), arguments)
     }
 }
 
