@@ -21,8 +21,8 @@ use crate::gathered::Gathered;
 use crate::unsent::KeptRequest;
 use crate::{ConnectError, Target, error};
 
-/// How many executions may fill their windows without stalling the others.
-const STREAMS_IN_CONNECTION: u32 = 16;
+/// The most that HTTP/2 allows: executions that are not read fill their own windows, and stall no others. RFC 9113, 6.9.1.
+const CONNECTION_WINDOW_BYTES: u32 = i32::MAX as u32;
 /// A whole chunk of output in one frame: twice as fast as in pieces of the default 16 KiB.
 const FRAME_BYTES: u32 = 1024 * 1024;
 /// Pings on a quiet connection, and the timeout of their acknowledgement. Together well below the 30 s for which an agent
@@ -213,11 +213,11 @@ impl Connector {
 }
 
 fn endpoint(scheme: &str, authority: &str, window: u32) -> Result<Endpoint, tonic::transport::Error> {
-    // HTTP/2 starts with 64 KiB - 1, and allows at most 2^31 - 1
-    let window = window.clamp(64 * 1024, i32::MAX as u32);
+    // HTTP/2 starts with 64 KiB - 1
+    let window = window.clamp(64 * 1024, CONNECTION_WINDOW_BYTES);
     let endpoint = Endpoint::from_shared(format!("http://{authority}"))?
         .initial_stream_window_size(window)
-        .initial_connection_window_size(window.saturating_mul(STREAMS_IN_CONNECTION).min(i32::MAX as u32))
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_frame_size(FRAME_BYTES.min(window))
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)

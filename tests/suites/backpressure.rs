@@ -1,7 +1,10 @@
 //! Commands that write more than anyone reads.
 
+use std::time::Duration;
+
+use telexec_executor::{Command, Executor, ListQuery};
 use telexec_proto::v1::{ExecuteRequest, GetExecutionRequest, execution_event::Event};
-use telexec_tests::{Agent, MARK, Memory, Wire, marker, processes_with, until};
+use telexec_tests::{Agent, MARK, Memory, Wire, marker, processes_with, run, until, within};
 
 /// Starts a flood that is not read, and waits until the agent takes no more of it.
 async fn flood(wire: &Wire, mark: &str) -> tonic::Streaming<telexec_proto::v1::ExecutionEvent> {
@@ -35,5 +38,30 @@ async fn who_does_not_read_costs_bounded_memory_and_can_still_cancel() {
     assert!(grown < 64 * 1024 * 1024, "by {grown} bytes for four floods");
     assert_eq!(processes_with(&mark).len(), 4);
     drop(streams);
+    until("nothing is left", async || processes_with(&mark).is_empty()).await;
+}
+
+/// Each fills its own window at the client, and none that of the connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn executions_that_are_not_read_hold_up_no_others() {
+    let agent = Agent::start();
+    let machine = agent.executor().await;
+    let mark = marker();
+    let mut unread = Vec::new();
+    for _ in 0..24 {
+        let command = Command::argv(["yes"]).env(MARK, &mark).kill_grace(Duration::ZERO).build().unwrap();
+        unread.push(within(machine.execute(command)).await.unwrap());
+    }
+    let (mut written, mut looks) = (0, 0);
+    until("all are held up", async || {
+        let page = machine.list(ListQuery::default()).await.unwrap();
+        let now = page.executions.iter().map(|execution| execution.position).sum();
+        looks = if now == written { looks + 1 } else { 0 };
+        written = now;
+        looks > 50
+    })
+    .await;
+    run(&machine, Command::argv(["true"])).await.unwrap();
+    drop(unread);
     until("nothing is left", async || processes_with(&mark).is_empty()).await;
 }

@@ -17,6 +17,7 @@ mod forward;
 mod habits;
 pub(crate) mod help;
 mod mcp;
+mod quick;
 mod receipt;
 mod ssh;
 mod tool;
@@ -263,6 +264,9 @@ pub(crate) fn parse() -> Cli {
     }
     if let Some(error) = habits::misread_text(&line) {
         error.exit();
+    }
+    if let Some(cli) = quick::parse(&line) {
+        return cli;
     }
     let in_full = line.iter().take_while(|word| *word != "--").any(|word| word == "--help" || word == "help");
     let definition = if in_full { help::complete() } else { help::brief() };

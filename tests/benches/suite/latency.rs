@@ -154,6 +154,7 @@ pub(crate) async fn started(plan: &Plan, table: &mut Table) -> Result<()> {
     let contestants = vec![
         Contestant::new("whole /bin/true: mTLS", || timed(there(second, &["/bin/true"]))).agent(mtls.pid()),
         Contestant::new("until started, sleep: mTLS", || remote(second)).agent(mtls.pid()).aim(Aim::RatioAtMost(0.6)),
+        Contestant::new("until started, /bin/true: mTLS", || until_true_started(second)).agent(mtls.pid()),
     ];
     contest(plan, table, 200, contestants).await?;
     Ok(())
@@ -166,6 +167,15 @@ pub(crate) async fn until_started(machine: &dyn Executor, argv: &[&str]) -> Resu
     let mut execution = machine.execute(command).await?;
     let time = begin.elapsed();
     machine.signal(execution.id(), telexec_executor::Signal::KILL).await?;
+    while execution.next().await.is_some() {}
+    Ok(time)
+}
+
+/// Until a command is known to run, which ends by itself.
+async fn until_true_started(machine: &dyn Executor) -> Result<Duration> {
+    let begin = Instant::now();
+    let mut execution = machine.execute(Command::argv(["/bin/true"]).build()?).await?;
+    let time = begin.elapsed();
     while execution.next().await.is_some() {}
     Ok(time)
 }

@@ -78,8 +78,13 @@ impl Connection {
     }
 
     async fn receive(&mut self) -> Result<Value> {
-        let message = self.socket.next().await.ok_or("it closed the connection")??;
-        Ok(serde_json::from_slice(message.as_payload())?)
+        while let Some(message) = self.socket.next().await {
+            // others are pings
+            if let Some(text) = message?.as_text() {
+                return Ok(serde_json::from_str(text)?);
+            }
+        }
+        Err("it closed the connection".into())
     }
 
     /// Until it is answered.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,9 +52,9 @@ impl Notes {
     }
 
     fn write(&self, name: &str, cgroup: Option<&NotedCgroup>) -> io::Result<()> {
-        let file =
+        let mut file =
             File::options().create(true).truncate(true).write(true).mode(0o600).open(self.directory.join(name))?;
-        Ok(serde_json::to_writer(file, &cgroup)?)
+        file.write_all(&serde_json::to_vec(&cgroup)?)
     }
 
     pub(super) fn change_engine(&self, change: impl FnOnce(&mut Option<EngineFile>)) -> io::Result<()> {
@@ -66,7 +66,7 @@ impl Notes {
             return Ok(());
         };
         let mut file = tempfile::NamedTempFile::new_in(&self.directory)?;
-        serde_json::to_writer(file.as_file_mut(), engine)?;
+        file.write_all(&serde_json::to_vec(engine)?)?;
         file.persist(path)?;
         Ok(())
     }
