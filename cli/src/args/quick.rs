@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn only_valid_lines_of_these_are_understood() {
         let parsed = |line: &str| parse(&line.split(' ').map(OsString::from).collect::<Vec<_>>()).is_some();
-        assert!(parsed("telexec exec local true") && parsed("telexec ps local"));
+        assert!(parsed("telexec exec local true") && parsed("telexec ps web1"));
         for other in ["telexec exec -h", "telexec exec local --no-such-flag", "telexec ping local", "telexec"] {
             assert!(!parsed(other), "{other}");
         }
