@@ -31,9 +31,9 @@ pub struct ConnectOptions {
     pub access_token: Option<AccessToken>,
     /// Timeout for connecting, TLS included. Default: 10 s.
     pub connect_timeout: Duration,
-    /// The flow-control window per execution, at least 64 KiB: that much unread output of each may be buffered in memory.
-    /// With connections to many agents, or many executions that are not read at once, choose less. Executions whose windows
-    /// come to 2 GiB together stall each other. Default: 4 MiB.
+    /// The flow-control window per execution, at least 64 KiB: each execution may buffer that much unread output in
+    /// memory. With many agents, or many executions that are read slowly, choose less. Executions block each other once 2 GiB
+    /// of a connection are unread. Default: 4 MiB.
     pub stream_window_bytes: u32,
 }
 

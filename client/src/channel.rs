@@ -21,7 +21,7 @@ use crate::gathered::Gathered;
 use crate::unsent::KeptRequest;
 use crate::{ConnectError, Target, error};
 
-/// The most that HTTP/2 allows: executions that are not read fill their own windows, and stall no others. RFC 9113, 6.9.1.
+/// The maximum of HTTP/2 (RFC 9113, 6.9.1), so that unread executions exhaust only their own stream windows.
 const CONNECTION_WINDOW_BYTES: u32 = i32::MAX as u32;
 /// A whole chunk of output in one frame: twice as fast as in pieces of the default 16 KiB.
 const FRAME_BYTES: u32 = 1024 * 1024;

@@ -180,8 +180,9 @@ pub async fn serve(
     // last: after a failure to start, the next agent finds them as they were
     continuing.continue_executions();
     let mut accepting = JoinSet::new();
+    let count = listeners.all.len();
     for listener in listeners.all {
-        accepting.spawn(connections.clone().accept(listener));
+        accepting.spawn(connections.clone().accept(listener, count));
     }
     info!(
         containment = %engine.containment(),
@@ -343,11 +344,13 @@ impl Connections {
         }
     }
 
-    /// Accepts connections. Never returns.
-    async fn accept(self, listener: Listener) {
+    /// Accepts connections, as one of so many listeners. Never returns.
+    async fn accept(self, listener: Listener, listeners: usize) {
         // per listener: strangers on one must not block callers on another
         let descriptors = Descriptors::new();
-        let handshakes = PendingConnections::new(descriptors.max_pending(MAX_HANDSHAKES), descriptors.min_pending());
+        let [max, max_in_reserve] =
+            [descriptors.max_pending(MAX_HANDSHAKES), descriptors.max_in_reserve() / listeners.max(1)];
+        let handshakes = PendingConnections::new(max, max_in_reserve);
         let mut accepts = true;
         loop {
             let accepted = listener.accept().await;

@@ -86,7 +86,7 @@ impl Wire {
         Self::over_tls(Self::dial_from(source, agent).await, config).await
     }
 
-    /// To an agent at the other end of this, with TLS.
+    /// To an agent with TLS, over a stream that is connected to it.
     ///
     /// # Errors
     /// One side refuses the other.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use telexec_client::ConnectOptions;
 use telexec_executor::{Command, Executor, ListQuery};
 use telexec_proto::v1::{ExecuteRequest, GetExecutionRequest, execution_event::Event};
 use telexec_tests::{Agent, MARK, Memory, Wire, marker, processes_with, run, until, within};
@@ -41,7 +42,7 @@ async fn who_does_not_read_costs_bounded_memory_and_can_still_cancel() {
     until("nothing is left", async || processes_with(&mark).is_empty()).await;
 }
 
-/// Each fills its own window at the client, and none that of the connection.
+/// Each exhausts its own stream window, none that of the connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn executions_that_are_not_read_hold_up_no_others() {
     let agent = Agent::start();
@@ -52,16 +53,18 @@ async fn executions_that_are_not_read_hold_up_no_others() {
         let command = Command::argv(["yes"]).env(MARK, &mark).kill_grace(Duration::ZERO).build().unwrap();
         unread.push(within(machine.execute(command)).await.unwrap());
     }
-    let (mut written, mut looks) = (0, 0);
+    let window = ConnectOptions::default().stream_window_bytes;
+    let (mut written, mut looks) = (Vec::new(), 0);
     until("all are held up", async || {
-        let page = machine.list(ListQuery::default()).await.unwrap();
-        let now = page.executions.iter().map(|execution| execution.position).sum();
-        looks = if now == written { looks + 1 } else { 0 };
-        written = now;
+        let page = within(machine.list(ListQuery::default())).await.unwrap();
+        let positions: Vec<u64> = page.executions.iter().map(|execution| execution.position).collect();
+        let all_wrote = positions.iter().all(|position| *position >= u64::from(window));
+        looks = if all_wrote && positions == written { looks + 1 } else { 0 };
+        written = positions;
         looks > 50
     })
     .await;
-    run(&machine, Command::argv(["true"])).await.unwrap();
+    within(run(&machine, Command::argv(["true"]))).await.unwrap();
     drop(unread);
     until("nothing is left", async || processes_with(&mark).is_empty()).await;
 }

@@ -229,7 +229,18 @@ async fn strangers_leave_descriptors_for_callers() {
     }
     until("they displace each other", async || agent.log().contains("displaced by others")).await;
     identity(&Wire::over_tls(caller, config()).await.unwrap()).await.unwrap();
-    drop((running, silent));
+    let mut open = Vec::new();
+    // until callers have their part of the reserve
+    while let Ok(wire) = Wire::connect_tls(&agent, config()).await
+        && identity(&wire).await.is_ok()
+    {
+        open.push(wire);
+    }
+    assert!(open.len() < 16, "{}", open.len());
+    drop(running);
+    until("all have ended", async || agent.log().matches("cause=\"cancelled\"").count() >= 10).await;
+    assert!(!agent.log().contains("Too many open files"));
+    drop(silent);
 }
 
 /// So do those of callers.

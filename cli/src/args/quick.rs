@@ -1,4 +1,5 @@
-//! Valid lines of subcommands that are used often: the definition of all takes longer than the way to an agent.
+//! A fast path for valid command lines of frequent subcommands: building clap's definition of all subcommands takes longer than a
+//! call of an agent.
 
 use std::ffi::OsString;
 
@@ -18,8 +19,12 @@ const SUBCOMMANDS: [(&str, Define); 7] = [
     ("wait", WaitArgs::augment_args),
 ];
 
-/// `None`: perhaps valid, perhaps not, or it asks for help.
+/// `None`: the full definition decides. It is another subcommand, an error or a request for help.
 pub(super) fn parse(line: &[OsString]) -> Option<Cli> {
+    // its parser reads it, and a pipe can be read only once
+    if line.iter().any(|word| word.as_encoded_bytes().starts_with(b"--env-file")) {
+        return None;
+    }
     let word = line.get(1)?;
     let (name, define) = SUBCOMMANDS.iter().find(|(name, _)| word == name)?;
     let definition = Command::new("telexec").subcommand(define(Command::new(*name)));
@@ -56,10 +61,42 @@ mod tests {
     }
 
     #[test]
+    fn lines_mean_what_they_mean_to_the_full_definition() {
+        for line in [
+            "telexec exec web1 true",
+            "telexec exec web1 -- ls -la --help",
+            "telexec exec -it --rm-env A -e B=c web1 bash",
+            "telexec exec -it -e B=c --user nobody web1 bash",
+            "telexec exec --timeout 5s -d web1 -c true",
+            "telexec exec web1 -c true x y",
+            "telexec exec web1",
+            "telexec exec -it web1",
+            "telexec exec --version",
+            "telexec ps --json web1",
+            "telexec logs -f web1 5f0c9a41d2",
+            "telexec kill -s HUP web1 5f0c9a41d2",
+            "telexec wait web1 a b",
+            "telexec input web1 5f0c9a41d2 --close",
+            "telexec attach web1",
+        ] {
+            let line: Vec<_> = line.split(' ').map(OsString::from).collect();
+            let full = Cli::command().try_get_matches_from(&line);
+            let full = full.and_then(|matches| Cli::from_arg_matches(&matches)).map(|cli| format!("{cli:?}"));
+            assert_eq!(parse(&line).map(|cli| format!("{cli:?}")), full.ok(), "{line:?}");
+        }
+    }
+
+    #[test]
     fn only_valid_lines_of_these_are_understood() {
         let parsed = |line: &str| parse(&line.split(' ').map(OsString::from).collect::<Vec<_>>()).is_some();
         assert!(parsed("telexec exec local true") && parsed("telexec ps web1"));
-        for other in ["telexec exec -h", "telexec exec local --no-such-flag", "telexec ping local", "telexec"] {
+        for other in [
+            "telexec exec --env-file /dev/null web1 true",
+            "telexec exec -h",
+            "telexec exec local --no-such-flag",
+            "telexec ping local",
+            "telexec",
+        ] {
             assert!(!parsed(other), "{other}");
         }
     }

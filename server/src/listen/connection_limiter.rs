@@ -57,9 +57,8 @@ impl ConnectionLimiter {
         }))
     }
 
-    /// For a connection that is authenticated now. `None`: a limit is reached, or there was no room when it was accepted,
-    /// there are few descriptors still, and no other pending connection makes room. That is logged once, until a connection
-    /// is accepted again.
+    /// For a connection that is authenticated now. `None`: a limit is reached, or only reserved descriptors are left, and
+    /// connections have their part of them. The first of consecutive refusals is logged.
     pub(crate) fn acquire(
         &self,
         identity: &Identity,
@@ -75,8 +74,10 @@ impl ConnectionLimiter {
             (same_source, self.0.max_per_source, "max_connections_per_source"),
         ];
         let full = limits.into_iter().find(|(open, max, _)| open >= max);
-        let has_room = || pending.has_room() || !self.0.descriptors.are_few() || pending.displace_another();
-        let full = full.or_else(|| (!has_room()).then_some((counts.all, counts.all, "RLIMIT_NOFILE")));
+        let max = self.0.descriptors.max_in_reserve();
+        let few = || !pending.has_room() && counts.all >= max && self.0.descriptors.are_few();
+        let unreserved = usize::try_from(self.0.descriptors.unreserved()).unwrap_or(usize::MAX);
+        let full = full.or_else(|| few().then_some((unreserved, unreserved, "RLIMIT_NOFILE")));
         let is_full = full.is_some();
         let was_full = std::mem::replace(&mut counts.is_full, is_full);
         if let Some((open, max, setting)) = full {

@@ -6,7 +6,7 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, getrlimit};
 use rustix::stdio::stdin;
 
-/// The most that are reserved. A command takes some fifteen to start, and a few to end.
+/// The most that are reserved: for ends of commands above all, which take a few each. A start takes some fifteen.
 const MAX_RESERVED: u64 = 256;
 
 /// The limit of open descriptors, and how many of them are not for connections.
@@ -28,16 +28,22 @@ impl Descriptors {
         usize::try_from(max.min(self.limit / 2)).unwrap_or(usize::MAX)
     }
 
-    /// How many connections may be pending even if only reserved ones are left: a quarter of these.
-    pub(crate) fn min_pending(self) -> usize {
+    /// How many connections may be pending, and how many may be open, even if only reserved descriptors are left: a quarter
+    /// of these each.
+    pub(crate) fn max_in_reserve(self) -> usize {
         usize::try_from(self.reserved / 4).unwrap_or(usize::MAX)
+    }
+
+    /// How many are not reserved.
+    pub(crate) fn unreserved(self) -> u64 {
+        self.limit - self.reserved
     }
 
     /// Whether only reserved ones are left.
     pub(crate) fn are_few(self) -> bool {
         // a new one has the lowest free number: open(2)
         let Ok(lowest) = fcntl_dupfd_cloexec(stdin(), 0) else { return true };
-        u64::try_from(lowest.as_raw_fd()).is_ok_and(|lowest| lowest >= self.limit - self.reserved)
+        u64::try_from(lowest.as_raw_fd()).is_ok_and(|lowest| lowest >= self.unreserved())
     }
 }
 
@@ -51,6 +57,6 @@ mod tests {
         assert!(!all.are_few() && all.reserved <= MAX_RESERVED);
         assert!(Descriptors { limit: 4, reserved: 4 }.are_few());
         let few = Descriptors { limit: 64, reserved: 16 };
-        assert_eq!((few.max_pending(1024), few.max_pending(10), few.min_pending()), (32, 10, 4));
+        assert_eq!((few.max_pending(1024), few.max_pending(10), few.max_in_reserve()), (32, 10, 4));
     }
 }

@@ -17,8 +17,8 @@ pub(crate) struct PendingConnections(Arc<Shared>);
 
 struct Shared {
     max: usize,
-    /// No more are displaced for lack of room when there are only so many.
-    min: usize,
+    /// When only reserved descriptors are left.
+    max_in_reserve: usize,
     all: Mutex<All>,
 }
 
@@ -26,8 +26,14 @@ struct Shared {
 struct All {
     count: usize,
     /// By source, in the order of arrival.
-    each: HashMap<Source, BTreeMap<u64, CancellationToken>>,
+    each: HashMap<Source, BTreeMap<u64, Entry>>,
     came: u64,
+}
+
+struct Entry {
+    displaced: CancellationToken,
+    /// Its descriptor is none of the reserved ones, or one that was not was closed for it.
+    has_room: bool,
 }
 
 /// One pending connection, until it is dropped.
@@ -36,27 +42,31 @@ pub(crate) struct PendingConnection {
     source: Source,
     number: u64,
     displaced: CancellationToken,
-    has_room: bool,
 }
 
 impl PendingConnections {
-    /// With a limit of at least one, and as many as `min` even where there is no room.
-    pub(crate) fn new(max: usize, min: usize) -> Self {
-        Self(Arc::new(Shared { max: max.max(1), min, all: Mutex::default() }))
+    /// At most `max` may be pending, and at most `max_in_reserve` while only reserved descriptors are left; at least one.
+    pub(crate) fn new(max: usize, max_in_reserve: usize) -> Self {
+        let max = max.max(1);
+        Self(Arc::new(Shared { max, max_in_reserve: max_in_reserve.clamp(1, max), all: Mutex::default() }))
     }
 
-    /// Adds a connection; above the limit, or above the minimum if there is no room for it, one is displaced, perhaps of
-    /// the same source.
+    /// Adds a connection. Above the limit one is displaced, perhaps of the same source.
     pub(crate) fn enter(&self, source: Source, has_room: bool) -> PendingConnection {
         let displaced = CancellationToken::new();
         let mut all = self.all();
         let number = all.came;
         all.came += 1;
         all.count += 1;
-        all.each.entry(source).or_default().insert(number, displaced.clone());
-        let too_many = all.count > if has_room { self.0.max } else { self.0.min.clamp(1, self.0.max) };
-        let displaces = too_many && all.displace();
-        PendingConnection { pending: self.clone(), source, number, displaced, has_room: has_room || displaces }
+        all.each.entry(source).or_default().insert(number, Entry { displaced: displaced.clone(), has_room });
+        let max = if has_room { self.0.max } else { self.0.max_in_reserve };
+        if all.count > max
+            && all.displace().is_some_and(|other| other.has_room)
+            && let Some(entry) = all.entry(source, number)
+        {
+            entry.has_room = true;
+        }
+        PendingConnection { pending: self.clone(), source, number, displaced }
     }
 
     fn all(&self) -> MutexGuard<'_, All> {
@@ -65,17 +75,19 @@ impl PendingConnections {
 }
 
 impl All {
-    /// Displaces the oldest connection of the source with the most; among several such sources, the oldest of all. False
-    /// if there is none.
-    fn displace(&mut self) -> bool {
+    /// Displaces the oldest connection of the source with the most; among several such sources, the oldest of all.
+    fn displace(&mut self) -> Option<Entry> {
         let oldest = |connections: &BTreeMap<u64, _>| connections.keys().next().copied();
         let most = self.each.iter().max_by_key(|(_, all)| (all.len(), Reverse(oldest(all))));
-        let oldest = most.and_then(|(source, all)| Some((*source, oldest(all)?)));
-        let displaced = oldest.and_then(|(source, number)| self.remove(source, number));
-        displaced.inspect(CancellationToken::cancel).is_some()
+        let (source, number) = most.and_then(|(source, all)| Some((*source, oldest(all)?)))?;
+        self.remove(source, number).inspect(|entry| entry.displaced.cancel())
     }
 
-    fn remove(&mut self, source: Source, number: u64) -> Option<CancellationToken> {
+    fn entry(&mut self, source: Source, number: u64) -> Option<&mut Entry> {
+        self.each.get_mut(&source)?.get_mut(&number)
+    }
+
+    fn remove(&mut self, source: Source, number: u64) -> Option<Entry> {
         let connections = self.each.get_mut(&source)?;
         let removed = connections.remove(&number)?;
         self.count -= 1;
@@ -92,16 +104,9 @@ impl PendingConnection {
         self.displaced.clone()
     }
 
-    /// Whether there was room for it, or another one made room.
+    /// Whether it takes no reserved descriptor.
     pub(crate) fn has_room(&self) -> bool {
-        self.has_room
-    }
-
-    /// Displaces another connection for this one, which is authenticated: false if there is none.
-    pub(crate) fn displace_another(&self) -> bool {
-        let mut all = self.pending.all();
-        all.remove(self.source, self.number);
-        all.displace()
+        self.pending.all().entry(self.source, self.number).is_some_and(|entry| entry.has_room)
     }
 }
 
@@ -142,19 +147,11 @@ mod tests {
     }
 
     #[test]
-    fn without_room_each_above_the_minimum_displaces_another() {
+    fn without_room_fewer_may_be_pending() {
         let pending = PendingConnections::new(8, 2);
         let enter = |has_room| pending.enter(Source::Cid(1), has_room);
-        let all = [enter(false), enter(true), enter(false), enter(false)];
-        assert_eq!(all.each_ref().map(|one| one.displaced.is_cancelled()), [true, true, false, false]);
-        assert_eq!(all.map(|one| one.has_room()), [false, true, true, true]);
-    }
-
-    #[test]
-    fn whoever_is_authenticated_displaces_who_is_not() {
-        let pending = PendingConnections::new(8, 4);
-        let [stranger, caller] = [1, 2].map(|cid| pending.enter(Source::Cid(cid), false));
-        assert!(!caller.has_room() && caller.displace_another() && stranger.displaced.is_cancelled());
-        assert!(!caller.displace_another() && !caller.displaced.is_cancelled());
+        let all = [enter(false), enter(true), enter(false), enter(false), enter(false)];
+        assert_eq!(still(&all), 2);
+        assert_eq!(all.map(|one| one.has_room()), [false, false, false, true, false], "that of whom it displaced");
     }
 }

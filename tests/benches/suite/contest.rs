@@ -105,8 +105,9 @@ const WARM_UP: usize = 3;
 
 /// What one contestant took, in microseconds.
 pub(crate) struct Took {
+    /// Wall time.
     pub(crate) median: f64,
-    /// Processor time of the agent and of this process.
+    /// Mean processor time of the agent and of this process.
     pub(crate) cpu: [f64; 2],
 }
 

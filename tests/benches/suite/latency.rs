@@ -48,8 +48,8 @@ pub(crate) async fn warm(plan: &Plan, table: &mut Table) -> Result<()> {
         }
         let took = contest(plan, table, 500, contestants).await?;
         if let [spawn, .., mtls] = &took[..] {
-            let row = Row::new(format!("{text}: processor time, mTLS"), Unit::Microseconds, mtls.cpu[0]);
-            table.add(row.beside("of this process: tokio::process", spawn.cpu[1]).aim(Aim::RatioAtMost(1.5)));
+            let row = Row::new(format!("{text}: agent's processor time, mTLS"), Unit::Microseconds, mtls.cpu[0]);
+            table.add(row.beside("own processor time: tokio::process", spawn.cpu[1]).aim(Aim::RatioAtMost(1.5)));
         }
     }
     let options = telexec_client::ConnectOptions {
@@ -154,13 +154,13 @@ pub(crate) async fn started(plan: &Plan, table: &mut Table) -> Result<()> {
     let contestants = vec![
         Contestant::new("whole /bin/true: mTLS", || timed(there(second, &["/bin/true"]))).agent(mtls.pid()),
         Contestant::new("until started, sleep: mTLS", || remote(second)).agent(mtls.pid()).aim(Aim::RatioAtMost(0.6)),
-        Contestant::new("until started, /bin/true: mTLS", || until_true_started(second)).agent(mtls.pid()),
+        Contestant::new("until started, /bin/true: mTLS", || until_started_and_exited(second)).agent(mtls.pid()),
     ];
     contest(plan, table, 200, contestants).await?;
     Ok(())
 }
 
-/// Until a command is known to run, which is killed then.
+/// Time until the start of a command is reported, which is killed then.
 pub(crate) async fn until_started(machine: &dyn Executor, argv: &[&str]) -> Result<Duration> {
     let begin = Instant::now();
     let command = Command::argv(argv.iter().copied()).kill_grace(Duration::ZERO).build()?;
@@ -171,8 +171,8 @@ pub(crate) async fn until_started(machine: &dyn Executor, argv: &[&str]) -> Resu
     Ok(time)
 }
 
-/// Until a command is known to run, which ends by itself.
-async fn until_true_started(machine: &dyn Executor) -> Result<Duration> {
+/// The same of a command that exits by itself.
+async fn until_started_and_exited(machine: &dyn Executor) -> Result<Duration> {
     let begin = Instant::now();
     let mut execution = machine.execute(Command::argv(["/bin/true"]).build()?).await?;
     let time = begin.elapsed();

@@ -20,7 +20,7 @@ const FLOOD: &str = "--write-lines";
 const TICK: &str = "--write-a-line-each-millisecond";
 /// Each holds the time at which it was written, in nanoseconds.
 const LINE_BYTES: usize = 20;
-/// By which 99 % of the lines may come later than through a pipe, in microseconds.
+/// Allowed p99 latency beyond that of a pipe, in microseconds.
 const ADDED_P99_US: f64 = 500.0;
 
 /// Writes as many lines as the arguments say, each by itself; false: they say nothing of it.

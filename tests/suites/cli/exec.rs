@@ -1,5 +1,6 @@
 //! `telexec exec`.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use rustix::process::Signal;
@@ -214,6 +215,15 @@ pub(super) async fn variables_are_passed_on_and_read_from_files(site: Site) {
     for args in [["-e", "NOT_SET_HERE"], ["--env-file", file.to_str().unwrap()]] {
         let said = site.exec(&[&args[..], &["true"]].concat()).await;
         assert!(said.code == 2 && said.stderr().contains("NOT_SET_HERE is not set here"), "{said:?}");
+    }
+    // a pipe can be read only once
+    for (text, code) in [("A=1\n", 0), ("A=1\nNOT_SET_HERE\n", 2)] {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(text.as_bytes()).unwrap();
+        drop(writer);
+        let mut command = site.telexec("exec", &["--env-file", "/dev/stdin", "-c", "test \"$A\" = 1"]);
+        command.stdin(reader);
+        assert_eq!(Said::by(command).await.code, code);
     }
 }
 

@@ -1,7 +1,7 @@
 //! codex's exec server: JSON-RPC over WebSocket, without encryption.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command as Program, Stdio};
+use std::process::{Child, ChildStdout, Command as Program, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,10 +26,10 @@ pub(super) fn start() -> Result<impl Peer> {
     let mut codex = Program::new(&program);
     codex.args(["exec-server", "--listen", "ws://127.0.0.1:0"]).env("CODEX_HOME", home.path());
     let mut server = codex.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-    let stdout = server.stdout.take().ok_or("no standard output")?;
-    let mut codex = Codex { version, url: String::new(), idle: Mutex::default(), server, _home: home };
-    codex.url = BufReader::new(stdout).lines().next().ok_or("it printed no URL")??;
-    Ok(codex)
+    let mut stdout = BufReader::new(server.stdout.take().ok_or("no standard output")?);
+    let mut url = String::new();
+    stdout.read_line(&mut url)?;
+    Ok(Codex { version, url: url.trim_end().to_owned(), idle: Mutex::default(), server, _stdout: stdout, _home: home })
 }
 
 /// The server, and connections to it. Dropping it ends the server.
@@ -39,6 +39,8 @@ struct Codex {
     /// Each runs one command at a time.
     idle: Mutex<Vec<Connection>>,
     server: Child,
+    /// Open, for what it may still print.
+    _stdout: BufReader<ChildStdout>,
     _home: TempDir,
 }
 
@@ -122,6 +124,10 @@ impl Connection {
     /// How many bytes it printed.
     async fn run(&mut self, argv: &[&str]) -> Result<u64> {
         let name = self.start(argv).await?;
+        self.until_closed(&name).await
+    }
+
+    async fn until_closed(&mut self, name: &str) -> Result<u64> {
         let mut bytes = 0;
         loop {
             let message = self.receive().await?;
@@ -166,7 +172,8 @@ impl Peer for Codex {
             let begin = Instant::now();
             let name = connection.start(&["sleep", "1000"]).await?;
             let time = begin.elapsed();
-            connection.call("process/terminate", json!({ "processId": name })).await?;
+            connection.send(json!({ "id": 0, "method": "process/terminate", "params": { "processId": name } })).await?;
+            connection.until_closed(&name).await?;
             self.put_back(connection);
             Ok(time)
         }))

@@ -1,4 +1,4 @@
-//! `docker exec` in a container that runs.
+//! `docker exec` in a running container.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Dropbear, the small SSH server, by OpenSSH's client.
+//! Dropbear, a small SSH server, with OpenSSH's client.
 
 use std::fs;
 use std::net::TcpListener;
@@ -35,6 +35,9 @@ pub(super) fn start(sshd: &Sshd) -> Result<Processes<'_>> {
     let mut exit = ssh(&sshd.config(true), &port);
     exit.args(["-O", "exit"]);
     let server = Server { child, exit };
+    let mut first = ssh(&sshd.config(true), &port);
+    first.arg("true");
+    spawned(first)?;
     let ssh = |multiplexed| -> Start<'_> {
         let (port, config) = (port.clone(), sshd.config(multiplexed));
         Box::new(move || ssh(&config, &port))
@@ -44,9 +47,9 @@ pub(super) fn start(sshd: &Sshd) -> Result<Processes<'_>> {
 
 fn ssh(config: &Path, port: &str) -> Program {
     let mut ssh = Program::new("ssh");
-    // the cipher that it prefers of those that both have
+    // the preferred cipher of those that both support
     ssh.arg("-F").arg(config).args(["-c", "chacha20-poly1305@openssh.com", "-p", port]);
-    // it tries again while nothing listens
+    // retries until the server listens
     ssh.args(["-o", "ConnectionAttempts=30", ADDRESS]);
     ssh
 }

@@ -1,4 +1,4 @@
-//! Other programs that run commands elsewhere, each by its own client.
+//! Other programs that run commands elsewhere, each by its usual client; codex's server by a client of its protocol.
 //!
 //! Measured are those that are installed: Debian's openssh-server, dropbear-bin, docker.io with busybox-static, and codex of
 //! npm's `@openai/codex`, which the environment variable `CODEX` names.
@@ -27,9 +27,11 @@ use processes::{Processes, version};
 
 const IN_FLIGHT: usize = 8;
 const ROUNDS: usize = 3;
+/// Of dd, which coreutils and busybox have alike.
+const BLOCKS_PER_MEBIBYTE: u64 = 16;
 const TRUE: [&str; 1] = ["true"];
 
-/// A client, and a server that it knows. Dropping it ends the server.
+/// A client and the server that it talks to; dropping it ends the server.
 trait Peer {
     fn name(&self) -> &'static str;
 
@@ -41,7 +43,7 @@ trait Peer {
     /// The same over a new connection.
     fn run_anew<'a>(&'a self, argv: &'a [&'a str]) -> LocalBoxFuture<'a, Result<u64>>;
 
-    /// Until a command is known to run, which is ended then. `None`: the client is not told.
+    /// Time until the client knows that a command runs, which is ended then. `None`: the protocol does not report it.
     fn until_started(&self) -> Option<LocalBoxFuture<'_, Result<Duration>>> {
         None
     }
@@ -56,7 +58,7 @@ pub(crate) async fn peers(plan: &Plan, table: &mut Table) -> Result<()> {
     let options = ConnectOptions { tls: Some(certs.options(&certs.client)), ..ConnectOptions::default() };
     let library = Library { machine: agent.executor().await, uri: agent.uri().to_owned(), options };
     let version = version(program("telexec"), "--version")?;
-    let exec = Processes::new("telexec exec, mTLS", version, || telexec_exec(&agent, &certs));
+    let exec = Processes::new("telexec exec, new mTLS", version, || telexec_exec(&agent, &certs));
     let mut peers: Vec<Box<dyn Peer + '_>> = vec![Box::new(library), Box::new(exec)];
     let found: [(&str, Result<Box<dyn Peer + '_>>); 4] = [
         ("OpenSSH", sshd().and_then(|sshd| Ok(Box::new(processes::openssh(sshd)?) as _))),
@@ -84,10 +86,10 @@ async fn short(plan: &Plan, table: &mut Table, peers: &[Box<dyn Peer + '_>]) -> 
     contest(plan, table, 50, warm.collect()).await?;
     let anew = peers.iter().map(|peer| Contestant::new(named("new", &**peer), || timed(peer.run_anew(&TRUE))));
     contest(plan, table, 25, anew.collect()).await?;
-    let told = peers.iter().filter(|peer| peer.until_started().is_some());
-    let started = told.map(|peer| {
+    let reporting = peers.iter().filter(|peer| peer.until_started().is_some());
+    let started = reporting.map(|peer| {
         Contestant::new(named("until started", &**peer), || async {
-            peer.until_started().ok_or("it is not told")?.await
+            peer.until_started().ok_or("starts are not reported")?.await
         })
     });
     contest(plan, table, 50, started.collect()).await?;
@@ -97,10 +99,12 @@ async fn short(plan: &Plan, table: &mut Table, peers: &[Box<dyn Peer + '_>]) -> 
 async fn rates(plan: &Plan, table: &mut Table, peers: &[Box<dyn Peer + '_>]) -> Result<()> {
     let mut rates = vec![Vec::new(); peers.len()];
     let count = plan.some(200).max(IN_FLIGHT);
-    for _ in 0..ROUNDS {
+    // the first round opens connections, of those that need one for each command
+    for round in 0..=ROUNDS {
         for (peer, rates) in peers.iter().zip(&mut rates) {
             let rate = per_second(count, IN_FLIGHT, || async { peer.run(&TRUE).await.map(drop) });
             match rate.await {
+                Ok(_) if round == 0 => {}
                 Ok(rate) => rates.push(rate),
                 // Dropbear does not always send an exit status
                 Err(why) => println!("  {IN_FLIGHT} in flight: {} failed: {why}", peer.name()),
@@ -122,15 +126,15 @@ async fn rates(plan: &Plan, table: &mut Table, peers: &[Box<dyn Peer + '_>]) -> 
 }
 
 async fn streams(plan: &Plan, table: &mut Table, peers: &[Box<dyn Peer + '_>]) -> Result<()> {
-    let bytes = plan.some(500) as u64 * MEBIBYTE;
-    let count = bytes.to_string();
+    let mebibytes = plan.some(500) as u64;
+    let (bytes, count) = (mebibytes * MEBIBYTE, format!("count={}", mebibytes * BLOCKS_PER_MEBIBYTE));
     let mut ways: Vec<_> = peers.iter().map(|peer| Way::new(peer.name())).collect();
     if let Some((base, others)) = ways.split_first_mut() {
         others.iter_mut().for_each(|way| way.base = Some(base.name));
     }
     for _ in 0..ROUNDS {
         for (peer, way) in peers.iter().zip(&mut ways) {
-            way.go(bytes, peer.run(&["head", "-c", &count, "/dev/zero"])).await?;
+            way.go(bytes, peer.run(&["dd", "if=/dev/zero", "bs=64k", &count, "status=none"])).await?;
         }
     }
     Way::add_all(&ways, table);

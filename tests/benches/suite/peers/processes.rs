@@ -1,4 +1,4 @@
-//! Clients that are a process for each command.
+//! Clients that start one process per command.
 
 use std::any::Any;
 use std::ffi::OsStr;
@@ -13,14 +13,14 @@ use crate::relay::read_all;
 
 pub(super) type Start<'a> = Box<dyn Fn() -> Program + 'a>;
 
-/// A program that runs the command line that is added to its own.
+/// A client program; the remote command is appended to its arguments.
 pub(super) struct Processes<'a> {
     name: &'static str,
     /// Over a connection that is open, if it can.
     warm: Start<'a>,
     anew: Start<'a>,
     version: String,
-    /// The server, where it is this one's.
+    /// Keeps the server, if this peer has started it.
     _server: Box<dyn Any>,
 }
 
