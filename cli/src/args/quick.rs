@@ -21,10 +21,6 @@ const SUBCOMMANDS: [(&str, Define); 7] = [
 
 /// `None`: the full definition decides. It is another subcommand, an error or a request for help.
 pub(super) fn parse(line: &[OsString]) -> Option<Cli> {
-    // its parser reads it, and a pipe can be read only once
-    if line.iter().any(|word| word.as_encoded_bytes().starts_with(b"--env-file")) {
-        return None;
-    }
     let word = line.get(1)?;
     let (name, define) = SUBCOMMANDS.iter().find(|(name, _)| word == name)?;
     let definition = Command::new("telexec").subcommand(define(Command::new(*name)));
@@ -90,13 +86,7 @@ mod tests {
     fn only_valid_lines_of_these_are_understood() {
         let parsed = |line: &str| parse(&line.split(' ').map(OsString::from).collect::<Vec<_>>()).is_some();
         assert!(parsed("telexec exec local true") && parsed("telexec ps web1"));
-        for other in [
-            "telexec exec --env-file /dev/null web1 true",
-            "telexec exec -h",
-            "telexec exec local --no-such-flag",
-            "telexec ping local",
-            "telexec",
-        ] {
+        for other in ["telexec exec -h", "telexec exec local --no-such-flag", "telexec ping local", "telexec"] {
             assert!(!parsed(other), "{other}");
         }
     }

@@ -1,6 +1,8 @@
 //! Environment variables from flags, from this process and from files, as docker takes them.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::sync::{Mutex, PoisonError};
 
 /// A name and its value.
 pub(crate) type Variable = (String, String);
@@ -29,10 +31,16 @@ fn own(name: &str) -> Result<String, String> {
     }
 }
 
-/// Reads a file of such lines; empty ones and those that begin with # are skipped.
+/// Reads a file of such lines; empty ones and those that begin with # are skipped. A file is read once: a command line may be
+/// parsed again, to explain what is wrong with it, and the text of a pipe would be gone.
 pub(crate) fn read_env_file(path: &str) -> Result<EnvFile, String> {
-    let text = fs::read_to_string(path).map_err(|error| format!("cannot read it: {error}"))?;
-    parse_env_file(&text).map(EnvFile)
+    static READ: Mutex<BTreeMap<String, Result<EnvFile, String>>> = Mutex::new(BTreeMap::new());
+    let read = || {
+        let text = fs::read_to_string(path).map_err(|error| format!("cannot read it: {error}"))?;
+        parse_env_file(&text).map(EnvFile)
+    };
+    let mut files = READ.lock().unwrap_or_else(PoisonError::into_inner);
+    files.entry(path.to_owned()).or_insert_with(read).clone()
 }
 
 fn parse_env_file(text: &str) -> Result<Vec<Variable>, String> {

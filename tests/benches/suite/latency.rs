@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
+use telexec_client::{ConnectOptions, RemoteExecutor};
 use telexec_engine::{LocalConfig, LocalExecutor};
 use telexec_executor::{Command, Event, Executor};
 use telexec_tests::{Agent, Certs, Hierarchy, bench_agent, is_root};
@@ -52,15 +53,8 @@ pub(crate) async fn warm(plan: &Plan, table: &mut Table) -> Result<()> {
             table.add(row.beside("own processor time: tokio::process", spawn.cpu[1]).aim(Aim::RatioAtMost(1.5)));
         }
     }
-    let options = telexec_client::ConnectOptions {
-        tls: Some(certs.options(&certs.client)),
-        ..telexec_client::ConnectOptions::default()
-    };
-    let connect = |agent: &Agent, options: telexec_client::ConnectOptions| {
-        let uri = agent.uri().to_owned();
-        async move { Result::Ok(telexec_client::Agent::connect(&uri.parse()?, options).await?.executor()) }
-    };
-    let cold = async |agent: &Agent, options| there(&connect(agent, options).await?, &["/bin/true"]).await;
+    let options = ConnectOptions { tls: Some(certs.options(&certs.client)), ..ConnectOptions::default() };
+    let cold = async |agent: &Agent, options| there(&connect(agent.uri(), options).await?, &["/bin/true"]).await;
     let cold = &cold;
     let contestants = vec![
         Contestant::new("/bin/true: tokio::process", || timed(here(&["/bin/true"]))),
@@ -201,6 +195,11 @@ pub(crate) async fn guarded(plan: &Plan, table: &mut Table) -> Result<()> {
     });
     contest(plan, table, 300, contestants.collect()).await?;
     Ok(())
+}
+
+/// Over a connection of its own.
+pub(crate) async fn connect(uri: &str, options: ConnectOptions) -> Result<RemoteExecutor> {
+    Ok(telexec_client::Agent::connect(&uri.parse()?, options).await?.executor())
 }
 
 /// The floor.

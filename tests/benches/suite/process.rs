@@ -7,7 +7,7 @@ use telexec_client::ConnectOptions;
 use telexec_tests::{Agent, Certs, Memory, Sshd, bench_agent, percentile, program};
 
 use crate::contest::{Contestant, contest, timed};
-use crate::latency::there;
+use crate::latency::{connect, there};
 use crate::table::{Aim, Row, Table, Unit};
 use crate::{Plan, Result};
 
@@ -74,8 +74,7 @@ pub(crate) async fn whole_processes(plan: &Plan, table: &mut Table) -> Result<()
 /// `true` over a new connection.
 async fn anew(agent: &Agent, certs: &Certs) -> Result<()> {
     let options = ConnectOptions { tls: Some(certs.options(&certs.client)), ..ConnectOptions::default() };
-    let agent = telexec_client::Agent::connect(&agent.uri().parse()?, options).await?;
-    there(&agent.executor(), &["true"]).await
+    there(&connect(agent.uri(), options).await?, &["true"]).await
 }
 
 /// `telexec exec`, without a command yet, over a new connection.

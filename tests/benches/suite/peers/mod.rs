@@ -11,12 +11,12 @@ mod processes;
 use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
-use telexec_client::{Agent, ConnectOptions, RemoteExecutor};
+use telexec_client::{ConnectOptions, RemoteExecutor};
 use telexec_executor::{Command, Executor};
 use telexec_tests::{Certs, Sshd, bench_agent, program};
 
 use crate::contest::{Contestant, contest, timed};
-use crate::latency::until_started;
+use crate::latency::{connect, until_started};
 use crate::process::telexec_exec;
 use crate::rate::{median, per_second};
 use crate::stream::read_execution;
@@ -162,10 +162,7 @@ impl Peer for Library {
     }
 
     fn run_anew<'a>(&'a self, argv: &'a [&'a str]) -> LocalBoxFuture<'a, Result<u64>> {
-        Box::pin(async {
-            let agent = Agent::connect(&self.uri.parse()?, self.options.clone()).await?;
-            run(&agent.executor(), argv).await
-        })
+        Box::pin(async { run(&connect(&self.uri, self.options.clone()).await?, argv).await })
     }
 
     fn until_started(&self) -> Option<LocalBoxFuture<'_, Result<Duration>>> {
