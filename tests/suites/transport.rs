@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
-use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use rustls::ClientConfig;
 use rustls::version::{TLS12, TLS13};
 use telexec_proto::v1::execution_event::Event;
@@ -48,6 +48,22 @@ async fn only_a_valid_certificate_of_the_ca_gets_in() {
     }
     until("it is logged", async || agent.log().matches("rejected a connection").count() == 16).await;
     assert_eq!(who_am_i(&agent, certs.config(Some(&certs.client))).await.unwrap(), "client");
+}
+
+/// A busy one, or one that hands over to the next.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_does_not_accept_keeps_its_callers_waiting() {
+    let (tcp, unix) = (Agent::builder().tcp().start(), Agent::builder().start());
+    for agent in [&tcp, &unix] {
+        agent.signal(Signal::STOP);
+        let mut callers = Vec::new();
+        for _ in 0..1000 {
+            callers.push(Wire::dial(agent).await);
+        }
+        agent.signal(Signal::CONT);
+        let wire = within(Wire::over(callers.pop().unwrap())).await.unwrap();
+        identity(&wire).await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,8 +9,10 @@ mod unix;
 pub(crate) mod vsock;
 
 use std::io;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
+use socket2::SockRef;
 use tokio::net::{TcpStream, UnixStream};
 use tokio_vsock::VsockStream;
 
@@ -24,6 +26,10 @@ use crate::identity::source::Source;
 use crate::invalid::InvalidSetting;
 use crate::reload::Reload;
 use crate::tls::{Tls, TlsSource};
+
+/// Connections that wait to be accepted; the system may have a lower limit (`net.core.somaxconn`). Above it, callers over TCP
+/// are delayed by a second and more, and those on this machine get `EAGAIN`.
+const BACKLOG: i32 = 4096;
 
 /// An address that cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -150,6 +156,11 @@ pub(crate) enum Listener {
     Unix(Unix),
     Tcp(Tcp),
     Vsock(Vsock),
+}
+
+/// Sets [`BACKLOG`]; libraries bind with 128 (listen(2) may be called again).
+fn set_backlog(socket: &impl AsFd) -> io::Result<()> {
+    SockRef::from(socket).listen(BACKLOG)
 }
 
 /// An accepted connection, not authenticated yet.

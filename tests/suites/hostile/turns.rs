@@ -1,11 +1,14 @@
 //! A caller with a lot of work for the agent: others have their turns in between.
 
+use std::iter;
 use std::net::Ipv4Addr;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use rustix::process::Signal;
 use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
 use telexec_proto::v1::{CheckCommandRequest, ExecuteRequest};
@@ -18,6 +21,9 @@ const WAITING: usize = 200;
 
 /// How many handshakes one address has begun.
 const HANDSHAKES: usize = 500;
+
+/// From there.
+const FLOODING: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// A text that takes its time to be judged.
 fn long_text() -> String {
@@ -64,43 +70,43 @@ async fn a_flood_of_checks_does_not_hold_up_the_command_of_another() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_handshakes_does_not_hold_up_that_of_another_address() {
     let certs = Certs::new();
-    // on a busy machine too this test is to be faster than the agent: it counts what went before its own
-    let agent = Agent::builder().mtls(&certs).through(["nice", "-n", "19"]).start();
+    let agent = Agent::builder().mtls(&certs).start();
     let config = certs.config(Some(&certs.client));
     let mut hello = Vec::new();
     let name = ServerName::try_from("localhost").unwrap();
     ClientConnection::new(Arc::clone(&config), name).unwrap().write_tls(&mut hello).unwrap();
-    let mut flood = Vec::new();
-    for _ in 0..HANDSHAKES {
-        flood.push(Wire::dial_from(Ipv4Addr::new(127, 0, 0, 2), &agent).await);
+    let mut all = Vec::new();
+    for source in iter::repeat_n(FLOODING, HANDSHAKES).chain([Ipv4Addr::LOCALHOST]) {
+        all.push(Wire::dial_from(source, &agent).await);
     }
-    let mut other = Wire::dial(&agent).await;
-    let answered = Arc::new(AtomicUsize::new(0));
-    let (mut answers, mut writers) = (Vec::new(), Vec::new());
-    for stream in flood {
-        let (mut reader, writer) = tokio::io::split(stream);
-        writers.push(writer);
-        let answered = Arc::clone(&answered);
-        answers.push(tokio::spawn(async move {
-            within(reader.read_u8()).await.unwrap();
-            answered.fetch_add(1, Ordering::Relaxed);
-            reader
-        }));
+    // all of them wait when it goes on
+    agent.signal(Signal::STOP);
+    for stream in &mut all {
+        stream.write_all(&hello).await.unwrap();
     }
-    for writer in &mut writers {
-        writer.write_all(&hello).await.unwrap();
+    agent.signal(Signal::CONT);
+    for stream in &mut all {
+        within(stream.read_u8()).await.unwrap();
     }
-    let earlier = answered.load(Ordering::Relaxed);
-    // one step, like theirs: between those of a whole handshake others go on
-    other.write_all(&hello).await.unwrap();
-    within(other.read_u8()).await.unwrap();
-    // of those that waited when it came
-    let (before, waiting) = (answered.load(Ordering::Relaxed) - earlier, HANDSHAKES - earlier);
-    eprintln!("{before} of {waiting} handshakes went before");
-    assert!(before < waiting / 2, "{before} of {waiting} handshakes went before");
+    let (of_flood, of_other): (Vec<_>, Vec<_>) =
+        since_answers(&agent).into_iter().partition(|(source, _)| *source == FLOODING);
+    let (_, since_other) = of_other.into_iter().next().unwrap();
+    let before = of_flood.iter().filter(|(_, since)| *since > since_other).count();
+    eprintln!("{before} of {} handshakes went before", of_flood.len());
+    assert_eq!(of_flood.len(), HANDSHAKES);
+    assert!(before < HANDSHAKES / 2, "{before} of {HANDSHAKES} handshakes went before");
     let name = ServerName::try_from("localhost").unwrap();
     within(TlsConnector::from(config).connect(name, Wire::dial(&agent).await)).await.unwrap();
-    for answer in answers {
-        drop(within(answer).await.unwrap());
-    }
+}
+
+/// How many milliseconds ago the agent has answered each connection, whenever this process came to read it.
+fn since_answers(agent: &Agent) -> Vec<(Ipv4Addr, u64)> {
+    let output = Command::new("ss").args(["-tinHO", "dst", &agent.address()]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = |line: &str| {
+        let source = line.split_whitespace().nth(3)?.split(':').next()?.parse().ok()?;
+        let since = line.split_whitespace().find_map(|word| word.strip_prefix("lastrcv:"))?;
+        Some((source, since.parse().ok()?))
+    };
+    text.lines().filter_map(line).collect()
 }
