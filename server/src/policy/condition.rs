@@ -1,5 +1,6 @@
 //! The conditions of a rule, each of which is evaluated and explained by itself.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cedar_policy::pst::{BinaryOp, Clause, Effect, Expr, Literal, Template, UnaryOp, Var};
@@ -245,10 +246,10 @@ fn compared_commands(rule: &Template, is_comparison: &dyn Fn(&BinaryOp) -> bool)
     all.filter(|name| !name.is_empty()).collect()
 }
 
-/// Whether a rule may look at the commands of a text one by one.
-pub(super) fn is_about_each_command(rule: &Template) -> bool {
-    let is_about = |path: &Attribute| path.0.first().is_none_or(|first| first == EACH_COMMAND);
-    rule.clauses().iter().any(|(Clause::When(expr) | Clause::Unless(expr))| attributes(expr).iter().any(is_about))
+/// The attributes of the context that a rule may look at, or at a part of; `None`: all.
+pub(super) fn context_attributes(rule: &Template) -> Option<BTreeSet<String>> {
+    let paths = rule.clauses().iter().flat_map(|(Clause::When(expr) | Clause::Unless(expr))| attributes(expr));
+    paths.map(|path| path.0.into_iter().next()).collect()
 }
 
 fn not(expr: &Arc<Expr>) -> Arc<Expr> {
@@ -401,6 +402,33 @@ mod tests {
         }
         let owner = "resource.owner == principal";
         assert_eq!(needs(&format!("permit(principal, action, resource) when {{ {owner} }};")), [owner]);
+    }
+
+    #[test]
+    fn no_attribute_that_a_rule_looks_at_is_missed() {
+        for (clauses, looks_at) in [
+            ("", Some("")),
+            ("when { principal.name == \"a\" }", Some("")),
+            ("when { context.user == \"a\" } unless { context[\"log\\u{69}n\"] }", Some("login user")),
+            ("when { context has limits.cpus && context.limits.cpus > decimal(\"1.0\") }", Some("limits")),
+            (
+                "when { if context.login then context has timeout else context.terminal }",
+                Some("login terminal timeout"),
+            ),
+            ("when { context.timeout.toMilliseconds() < 5 && -context.user_id < 0 }", Some("timeout user_id")),
+            ("when { context.reason like \"a*\" || !context.understood }", Some("reason understood")),
+            ("when { [[context.shell], [\"a\"]].contains([context.command]) }", Some("command shell")),
+            ("when { {a: context.argv}.a.contains(\"a\") }", Some("argv")),
+            ("when { context.each_command.program == \"ls\" }", Some("each_command")),
+            ("when { {a: context}.a.login }", None),
+            ("when { (if true then context else context).login }", None),
+            ("when { context.login && [context].isEmpty() }", None),
+        ] {
+            let rule = Policy::parse(None, format!("permit(principal, action, resource) {clauses};")).unwrap();
+            let attributes = context_attributes(rule.to_pst().unwrap().body());
+            let attributes = attributes.map(|all| all.into_iter().collect::<Vec<_>>().join(" "));
+            assert_eq!(attributes.as_deref(), looks_at, "{clauses}");
+        }
     }
 
     #[test]

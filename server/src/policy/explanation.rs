@@ -5,10 +5,10 @@
 
 use std::cmp::Reverse;
 
-use cedar_policy::{Effect, Entities, Request};
-use telexec_shell::SimpleCommand;
+use cedar_policy::Effect;
 
 use super::condition::Condition;
+use super::question::Question;
 use super::rule::Rule;
 use super::simple_command::{self, EACH_COMMAND};
 use super::{Decision, Detail, FileUse, Policy, Subject};
@@ -17,17 +17,6 @@ use crate::call::caller::Caller;
 /// Further conditions are not named, nor are further variables.
 const MAX_CONDITIONS: usize = 16;
 const MAX_VARIABLES: usize = 8;
-
-/// A call, or one command of its text, as Cedar is asked about it.
-pub(super) struct Question<'a> {
-    pub(super) caller: &'a Caller,
-    pub(super) action: &'static str,
-    pub(super) subject: &'a Subject<'a>,
-    /// The command, where those of a text are decided one by one.
-    pub(super) command: Option<&'a SimpleCommand>,
-    pub(super) request: &'a Request,
-    pub(super) entities: &'a Entities,
-}
 
 /// A rule that is about the caller and the action.
 struct Candidate<'a> {

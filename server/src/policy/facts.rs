@@ -1,6 +1,7 @@
 //! The attributes of a command in policies.
 
 use std::collections::BTreeSet;
+use std::iter;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -104,12 +105,17 @@ impl Facts {
                 .map(|(name, _)| name.as_str())
                 .collect();
         }
-        let inherited = self.place.iter().flat_map(|place| &place.variables).map(String::as_str);
-        let inherited: BTreeSet<_> = inherited.chain(SHELLS_OWN).collect();
         // the profile of a login shell may export anything
         let login = matches!(self.command.program(), Program::Shell { login: true, .. });
         let given = self.command.environment().keys().map(String::as_str);
         let analysis = self.analysis();
+        let inherited: BTreeSet<_> = match analysis.assigned.is_empty() {
+            true => BTreeSet::new(),
+            false => {
+                let variables = self.place.iter().flat_map(|place| &place.variables);
+                variables.map(String::as_str).chain(SHELLS_OWN).collect()
+            }
+        };
         let assigned = analysis.assigned.iter().map(String::as_str);
         let assigned = assigned.filter(|name| login || inherited.contains(name));
         given.chain(analysis.exported.iter().map(String::as_str)).chain(assigned).collect()
@@ -148,46 +154,74 @@ impl Facts {
         }
     }
 
-    /// The context of the request, but for [`EACH_COMMAND`]; see `telexec.cedarschema`.
-    pub(crate) fn context(&self, transport: &str) -> Vec<(String, Value)> {
-        let (command, analysis) = (&self.command, self.analysis());
-        let text = |text: &str| Value::new_string(text.to_owned());
-        let (argv, login) = match command.program() {
-            Program::Shell { login, .. } => (&[][..], *login),
-            Program::Argv(argv) => (argv.as_slice(), false),
-        };
-        let known = [
-            ("transport", text(transport)),
-            ("command", Value::new_string(command.text())),
-            ("named_command", text(command.named_command().unwrap_or_default())),
-            ("understood", Value::new_bool(analysis.understood)),
-            ("terminal", Value::new_bool(command.terminal().is_some())),
-            ("accepts_input", Value::new_bool(command.accepts_input())),
-            ("login", Value::new_bool(login)),
-            ("background", Value::new_bool(command.may_go_to_background())),
-            ("reason", text(command.reason())),
-        ];
-        let place = self.place.as_ref();
-        // unknown attributes are left out: see the schema
-        let maybe_known = [
-            ("labels", texts(command.labels().iter().map(|(key, value)| format!("{key}={value}")))),
-            ("argv", texts(argv.iter().cloned())),
-            ("environment", texts(self.variables().into_iter().map(str::to_owned))),
-            ("programs", analysis.understood.then(|| texts(analysis.programs.iter().cloned())).flatten()),
-            (REDIRECTIONS, redirections(analysis)),
-            ("uses_sudo", (analysis.understood || analysis.uses_sudo).then(|| Value::new_bool(analysis.uses_sudo))),
-            ("shell", place.map(|place| text(place.shell.as_deref().unwrap_or_default()))),
-            ("no_new_privileges", place.map(|place| Value::new_bool(place.no_new_privileges))),
-            ("user", place.map(|place| text(&place.user))),
-            ("user_id", place.map(|place| Value::new_long(place.uid.into()))),
-            ("working_directory", place.map(|place| &*place.working_directory).filter(|path| is_plain(path)).map(text)),
-            ("timeout", self.timeout.map(duration)),
-            ("limits", limits(command)),
-        ];
-        let maybe_known = maybe_known.into_iter().filter_map(|(name, value)| Some((name, value?)));
-        known.into_iter().chain(maybe_known).map(|(name, value)| (name.to_owned(), value)).collect()
+    /// The attributes of the context that `looks_at` names, but for [`EACH_COMMAND`]; see `telexec.cedarschema`.
+    pub(super) fn context(&self, transport: &str, looks_at: impl Fn(&str) -> bool) -> Vec<(String, Value)> {
+        let looked_at = ATTRIBUTES.into_iter().filter(|name| looks_at(name));
+        looked_at.filter_map(|name| Some((name.to_owned(), self.attribute(name, transport)?))).collect()
+    }
+
+    /// `None`: it is not known.
+    fn attribute(&self, name: &str, transport: &str) -> Option<Value> {
+        let (command, place) = (&self.command, self.place.as_ref());
+        let text = |text: &str| Some(Value::new_string(text.to_owned()));
+        let analysis = || self.analysis();
+        let flag = |flag: bool| Some(Value::new_bool(flag));
+        match name {
+            "transport" => text(transport),
+            "command" => Some(Value::new_string(command.text())),
+            "named_command" => text(command.named_command().unwrap_or_default()),
+            "shell" => text(place?.shell.as_deref().unwrap_or_default()),
+            "argv" => match command.program() {
+                Program::Shell { .. } => texts(iter::empty()),
+                Program::Argv(argv) => texts(argv.iter().cloned()),
+            },
+            "programs" if analysis().understood => texts(analysis().programs.iter().cloned()),
+            "understood" => flag(analysis().understood),
+            REDIRECTIONS => redirections(analysis()),
+            "uses_sudo" if analysis().understood || analysis().uses_sudo => flag(analysis().uses_sudo),
+            "user" => text(&place?.user),
+            "user_id" => Some(Value::new_long(place?.uid.into())),
+            "no_new_privileges" => flag(place?.no_new_privileges),
+            "working_directory" => Some(&*place?.working_directory).filter(|path| is_plain(path)).and_then(text),
+            "environment" => texts(self.variables().into_iter().map(str::to_owned)),
+            "terminal" => flag(command.terminal().is_some()),
+            "accepts_input" => flag(command.accepts_input()),
+            "login" => flag(matches!(command.program(), Program::Shell { login: true, .. })),
+            "background" => flag(command.may_go_to_background()),
+            "timeout" => self.timeout.map(duration),
+            "limits" => limits(command),
+            "labels" => texts(command.labels().iter().map(|(key, value)| format!("{key}={value}"))),
+            "reason" => text(command.reason()),
+            _ => None,
+        }
     }
 }
+
+/// Those of the context, but for [`EACH_COMMAND`].
+const ATTRIBUTES: [&str; 22] = [
+    "transport",
+    "command",
+    "named_command",
+    "shell",
+    "argv",
+    "programs",
+    "understood",
+    REDIRECTIONS,
+    "uses_sudo",
+    "user",
+    "user_id",
+    "no_new_privileges",
+    "working_directory",
+    "environment",
+    "terminal",
+    "accepts_input",
+    "login",
+    "background",
+    "timeout",
+    "limits",
+    "labels",
+    "reason",
+];
 
 /// What definitions of named commands decide.
 const DEFINED: [&str; 14] = [
@@ -245,4 +279,23 @@ fn duration(duration: Duration) -> Value {
 pub(crate) fn is_plain(path: &str) -> bool {
     path == "/"
         || path.strip_prefix('/').is_some_and(|rest| !rest.split('/').any(|part| matches!(part, "" | "." | "..")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::SCHEMA;
+
+    #[test]
+    fn the_schema_has_the_same_attributes() {
+        let (_, command) = SCHEMA.split_once("\ntype Command = {\n").unwrap();
+        let (attributes, _) = command.split_once("\n};").unwrap();
+        let name = |line: &str| {
+            let line = line.strip_prefix("  ").filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase()))?;
+            Some(line.split(['?', ':']).next()?.to_owned())
+        };
+        let in_schema: BTreeSet<_> = attributes.lines().filter_map(name).collect();
+        let here = ATTRIBUTES.into_iter().chain([EACH_COMMAND]).map(str::to_owned).collect();
+        assert_eq!(in_schema, here);
+    }
 }

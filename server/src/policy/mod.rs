@@ -15,19 +15,18 @@ mod facts;
 mod fault;
 mod file_use;
 mod port_use;
+mod question;
 mod role;
 mod rule;
 mod schema;
 mod simple_command;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::error::Error;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cedar_policy::{
-    Authorizer, Context, Effect, Entities, Entity, EntityUid, PolicyId, PolicySet, PrincipalConstraint, Request,
-    RestrictedExpression as Value, ValidationMode, Validator,
+    Authorizer, Effect, EntityUid, PolicyId, PolicySet, PrincipalConstraint, ValidationMode, Validator,
 };
 use telexec_engine::LocalExecutor;
 use telexec_shell::SimpleCommand;
@@ -42,18 +41,18 @@ use self::decision::Permit;
 pub(crate) use self::decision::{Decision, Detail, RequiredApproval};
 use self::entity_cache::EntityCache;
 pub(crate) use self::environment::is_harmless;
-use self::explanation::Question;
 pub(crate) use self::facts::{Facts, is_plain};
 pub use self::fault::PolicyError;
 use self::fault::Source;
 pub(crate) use self::file_use::{FileAction, FileUse};
 pub(crate) use self::port_use::{Endpoint, PortAction, PortUse};
+pub(crate) use self::question::Subject;
+use self::question::{Call, Question, action_name};
 pub(crate) use self::role::Roles;
-use self::rule::{Rule, rules};
+use self::rule::{Rule, may_contain, rules};
 pub(crate) use self::schema::SCHEMA;
 use self::schema::{Names, schema, uid};
 use self::simple_command::EACH_COMMAND;
-use crate::approvals::Approval;
 use crate::call::Rpc;
 use crate::call::caller::Caller;
 use crate::digest::sha256;
@@ -94,8 +93,8 @@ pub(crate) struct Policy {
     roles: Roles,
     agent: AgentFacts,
     entities: EntityCache,
-    /// Rules may look at the commands of a text one by one.
-    is_about_each_command: bool,
+    /// The attributes of the context that its rules may look at; `None`: all.
+    attributes: Option<BTreeSet<String>>,
     /// It is short enough to be evaluated where others wait, without an explanation.
     pub(crate) is_quick: bool,
     /// SHA-256 of its text, in hexadecimal.
@@ -146,38 +145,6 @@ impl PolicyFile {
     }
 }
 
-/// The resource of a call.
-pub(crate) enum Subject<'a> {
-    /// The agent itself.
-    Agent,
-    /// A command to be started.
-    Command(&'a Facts),
-    /// A port or a Unix socket.
-    Port(&'a PortUse),
-    /// A file.
-    File(&'a FileUse),
-    /// A request for an approval.
-    Approval(&'a Approval),
-    /// Another identity, to ask what it may do: the action CheckAs.
-    Identity(&'a str),
-    /// An execution, with the identity that owns it.
-    Execution {
-        /// Its id.
-        id: &'a str,
-        /// Its owner.
-        owner: &'a str,
-    },
-}
-
-/// A call to decide.
-struct Call<'a> {
-    caller: &'a Caller,
-    rpc: Rpc,
-    subject: &'a Subject<'a>,
-    /// Of a command, but for its single ones.
-    context: Vec<(String, Value)>,
-}
-
 impl Policy {
     /// Parses a policy, and checks it against the schema and the roles; without `roles` all roles are assumed to exist. `path`
     /// is its name in errors.
@@ -221,22 +188,12 @@ impl Policy {
         }
         let (roles, digest) = (roles.cloned().unwrap_or_default(), sha256(text.as_bytes()).into());
         let (authorizer, entities) = (Authorizer::new(), EntityCache::default());
-        let is_about_each_command = rules.values().any(|rule| rule.is_about_each_command);
+        let attributes: Option<Vec<_>> = rules.values().map(|rule| rule.attributes.as_ref()).collect();
+        let attributes = attributes.map(|each| each.into_iter().flatten().cloned().collect());
+        let is_about_each_command = may_contain(attributes.as_ref(), EACH_COMMAND);
         let is_quick = text.len() <= if is_about_each_command { MAX_QUICK_BYTES_EACH } else { MAX_QUICK_BYTES };
         let names = schema.1;
-        Ok(Self {
-            authorizer,
-            set,
-            rules,
-            names,
-            roles,
-            agent,
-            entities,
-            is_about_each_command,
-            is_quick,
-            digest,
-            warnings,
-        })
+        Ok(Self { authorizer, set, rules, names, roles, agent, entities, attributes, is_quick, digest, warnings })
     }
 
     /// The number of rules.
@@ -259,8 +216,9 @@ impl Policy {
     pub(crate) fn decide(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>, detail: Detail) -> Decision {
         let (commands, context) = match subject {
             Subject::Command(facts) => {
-                let commands = if self.is_about_each_command { facts.commands() } else { None };
-                (commands, facts.context(caller.transport.as_str()))
+                let looks_at = |attribute: &str| may_contain(self.attributes.as_ref(), attribute);
+                let commands = if looks_at(EACH_COMMAND) { facts.commands() } else { None };
+                (commands, facts.context(caller.transport.as_str(), looks_at))
             }
             _ => (None, Vec::new()),
         };
@@ -371,81 +329,6 @@ impl Policy {
         })
     }
 
-    /// The question that a call, or one command of its text, puts to Cedar.
-    fn ask(
-        &self,
-        call: &Call<'_>,
-        command: Option<&SimpleCommand>,
-    ) -> Result<(Request, Arc<Entities>), Box<dyn Error>> {
-        let Call { caller, rpc, subject, context } = call;
-        let names = &self.names;
-        let principal = uid(&names.identity, caller.identity.as_str());
-        let agent = uid(&names.agent, &self.agent.hostname);
-        let transport = caller.transport.as_str();
-        let call = || vec![("transport".to_owned(), Value::new_string(transport.to_owned()))];
-        let mut others = Vec::new();
-        let (resource, context) = match subject {
-            Subject::Agent => (agent.clone(), call()),
-            Subject::Command(_) => {
-                let command = command.and_then(simple_command::record).map(|record| (EACH_COMMAND.to_owned(), record));
-                (agent.clone(), context.iter().cloned().chain(command).collect())
-            }
-            Subject::Port(used) => (agent.clone(), call().into_iter().chain(used.context()).collect()),
-            Subject::File(file) => (agent.clone(), call().into_iter().chain(file.context()).collect()),
-            Subject::Approval(asked) => {
-                if asked.identity != caller.identity {
-                    others.push(self.identity(asked.identity.as_str(), &[])?);
-                }
-                (agent.clone(), call().into_iter().chain(self.context_of(asked)).collect())
-            }
-            Subject::Identity(name) => {
-                if *name != caller.identity.as_str() {
-                    others.push(self.identity(name, &[])?);
-                }
-                let identity = ("identity".to_owned(), Value::new_entity_uid(uid(&names.identity, name)));
-                (agent.clone(), call().into_iter().chain([identity]).collect())
-            }
-            Subject::Execution { id, owner } => {
-                let execution = uid(&names.execution, id);
-                let attributes = [("owner".to_owned(), Value::new_entity_uid(uid(&names.identity, owner)))];
-                let attributes = attributes.into_iter().chain(self.agent_attributes()).collect();
-                others.push(Entity::new(execution.clone(), attributes, HashSet::from([agent.clone()]))?);
-                if *owner != caller.identity.as_str() {
-                    others.push(self.identity(owner, &[])?);
-                }
-                (execution, call())
-            }
-        };
-        let action = action_name(*rpc, subject);
-        let make = || self.entities_of(caller, self.action(*rpc, subject));
-        let mut entities = self.entities.get(caller.identity.as_str(), caller.roles(), action, make)?;
-        if !others.is_empty() {
-            entities = Arc::new(Entities::clone(&entities).add_entities(others, None)?);
-        }
-        let action = uid(&names.action, action);
-        // not validated against the schema: attributes that a command lacks are missing from the context
-        let request = Request::new(principal, action, resource, Context::from_pairs(context)?, None)?;
-        Ok((request, entities))
-    }
-
-    /// The context of Approve and Reject.
-    fn context_of(&self, Approval { identity, rules, start, .. }: &Approval) -> [(String, Value); 3] {
-        let named_command = start.named_command.clone().unwrap_or_default();
-        [
-            ("identity".to_owned(), Value::new_entity_uid(uid(&self.names.identity, identity.as_str()))),
-            ("rules".to_owned(), Value::new_set(rules.iter().cloned().map(Value::new_string))),
-            ("named_command".to_owned(), Value::new_string(named_command)),
-        ]
-    }
-
-    /// What each call of a caller refers to. An action is always in the same group.
-    fn entities_of(&self, caller: &Caller, action: Entity) -> Result<Entities, Box<dyn Error>> {
-        let agent = uid(&self.names.agent, &self.agent.hostname);
-        let agent = Entity::new(agent, self.agent_attributes().collect(), HashSet::new())?;
-        let principal = self.identity(caller.identity.as_str(), caller.roles())?;
-        Ok(Entities::from_entities([principal, agent, action], None)?)
-    }
-
     /// What permits `call`.
     ///
     /// # Errors
@@ -472,38 +355,5 @@ impl Policy {
             true => self.unpermitted(call, detail),
             false => self.forbidden(call, forbids, detail),
         }))
-    }
-
-    /// An identity, as a member of its roles, and of those that a token gives it.
-    fn identity(&self, name: &str, by_token: &[String]) -> Result<Entity, Box<dyn Error>> {
-        let attributes = HashMap::from([("name".to_owned(), Value::new_string(name.to_owned()))]);
-        let roles = self.roles.of(name).chain(by_token.iter().map(String::as_str));
-        let roles = roles.map(|role| uid(&self.names.role, role)).collect();
-        Ok(Entity::new(uid(&self.names.identity, name), attributes, roles)?)
-    }
-
-    fn agent_attributes(&self) -> impl Iterator<Item = (String, Value)> {
-        let labels = self.agent.labels.iter().map(|(key, value)| Value::new_string(format!("{key}={value}")));
-        let hostname = Value::new_string(self.agent.hostname.clone());
-        [("hostname".to_owned(), hostname), ("labels".to_owned(), Value::new_set(labels))].into_iter()
-    }
-
-    /// An action, as a member of its group, if it has one.
-    fn action(&self, rpc: Rpc, subject: &Subject<'_>) -> Entity {
-        let group = match subject {
-            Subject::Identity(_) => None,
-            _ => Some(uid(&self.names.action, rpc.group())),
-        };
-        Entity::new_no_attrs(uid(&self.names.action, action_name(rpc, subject)), group.into_iter().collect())
-    }
-}
-
-/// The action of a call: its RPC, or what it is judged as.
-fn action_name(rpc: Rpc, subject: &Subject<'_>) -> &'static str {
-    match subject {
-        Subject::Identity(_) => "CheckAs",
-        Subject::Port(used) => used.action.as_str(),
-        Subject::File(file) => file.action.as_str(),
-        _ => rpc.as_str(),
     }
 }

@@ -1,6 +1,6 @@
 //! One rule of a policy: its name and annotations.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use cedar_policy::{ActionConstraint, Effect, EntityUid, Policy, PolicyId, PolicySet, PrincipalConstraint};
@@ -10,9 +10,9 @@ use telexec_executor::parse_size;
 use super::Subject;
 use super::condition::{self, Condition};
 use super::environment::Variables;
-use super::explanation::Question;
 use super::fault::Source;
-use super::simple_command::REDIRECTIONS;
+use super::question::Question;
+use super::simple_command::{EACH_COMMAND, REDIRECTIONS};
 
 /// The annotations of rules.
 const KNOWN: &str =
@@ -50,8 +50,8 @@ pub(crate) struct Rule {
     pub(crate) scope: [Option<Condition>; 3],
     /// Those of its clauses, and the default ones.
     pub(crate) conditions: Vec<Condition>,
-    /// It may look at the commands of a text one by one.
-    pub(super) is_about_each_command: bool,
+    /// The attributes of the context that it may look at; `None`: all.
+    pub(super) attributes: Option<BTreeSet<String>>,
     /// What it needs beside its clauses in order to permit: of redirections, where it is about single commands.
     defaults: Vec<Condition>,
     /// The named commands that it compares with.
@@ -78,9 +78,15 @@ impl Rule {
             })
             .unwrap_or_default();
         let own_commands = tree.as_ref().map(|tree| condition::own_commands(tree.body())).unwrap_or_default();
-        let is_about_each_command = tree.is_none_or(|tree| condition::is_about_each_command(tree.body()));
+        let mut attributes = tree.and_then(|tree| condition::context_attributes(tree.body()));
+        let is_about_each_command = may_contain(attributes.as_ref(), EACH_COMMAND);
         let defaults =
             if is_about_each_command && effect == Effect::Permit { defaults(&conditions)? } else { Vec::new() };
+        if let Some(attributes) = &mut attributes
+            && !defaults.is_empty()
+        {
+            attributes.insert(REDIRECTIONS.to_owned());
+        }
         conditions.extend(defaults.iter().cloned());
         let mut rule = Self {
             name,
@@ -95,7 +101,7 @@ impl Rule {
             line,
             scope,
             conditions,
-            is_about_each_command,
+            attributes,
             defaults,
             named_commands,
             own_commands,
@@ -177,6 +183,11 @@ impl Rule {
         }
         Ok(true)
     }
+}
+
+/// Whether this attribute is one of `attributes`; `None`: all are.
+pub(super) fn may_contain(attributes: Option<&BTreeSet<String>>, attribute: &str) -> bool {
+    attributes.is_none_or(|attributes| attributes.contains(attribute))
 }
 
 /// All rules by id. Faults in their annotations are added to `faults`.

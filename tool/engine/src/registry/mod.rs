@@ -1,5 +1,6 @@
 //! The executions that this executor knows of: running, lingering, and, for a while, ended.
 
+mod active;
 mod inherited;
 mod kept_program;
 mod record;
@@ -16,6 +17,7 @@ use telexec_executor::{
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use self::active::Active;
 pub(crate) use self::inherited::{Ended, Inherited, Restored};
 pub(crate) use self::kept_program::KeptProgram;
 pub(crate) use self::record::{Asked, Channels, Place, Record};
@@ -67,6 +69,7 @@ pub(crate) struct Registry {
 #[derive(Default)]
 struct Entries {
     by_key: BTreeMap<Key, Arc<Record>>,
+    active: Active,
     ended: Remembered<Key>,
     /// Of these, those that the keeper holds, from the oldest on.
     held: VecDeque<Key>,
@@ -111,8 +114,7 @@ impl Registry {
             return None;
         }
         let record = Arc::new(Record::restored(restored, entries.next_sequence));
-        entries.next_sequence += 1;
-        entries.by_key.insert(key, Arc::clone(&record));
+        entries.add(key, &record);
         Some(record)
     }
 
@@ -162,7 +164,8 @@ impl Registry {
             return Err(ExecutorError::FailedPrecondition { reason });
         }
         if command.duplicate_policy() == DuplicatePolicy::ReuseRunning
-            && let Some(record) = entries.by_key.values().find(|record| record.asked == asked && record.may_run())
+            && let Some(record) =
+                entries.active.of(&owner.identity).find(|record| record.asked == asked && record.may_run())
         {
             return Ok(Reserved::Duplicate(Arc::clone(record)));
         }
@@ -189,8 +192,7 @@ impl Registry {
             settled: CancellationToken::new(),
             state: Mutex::new(State::Starting),
         });
-        entries.next_sequence += 1;
-        entries.by_key.insert(key, Arc::clone(&record));
+        entries.add(key, &record);
         Ok(Reserved::New(record))
     }
 
@@ -200,11 +202,10 @@ impl Registry {
         let Owner { identity, concurrent, internal_of, .. } = owner;
         let identity = internal_of.as_ref().unwrap_or(identity);
         let most = concurrent.map_or(self.max_per_identity, |most| most.min(self.max_per_identity));
-        if entries.by_key.len() < most as usize {
-            return Ok(());
-        }
-        let is_its = |record: &&Arc<Record>| record.counts_for() == identity && !record.has_ended();
-        if entries.by_key.values().filter(is_its).count() < most as usize {
+        // one whose end is about to be remembered does not count
+        let has_room = |active: usize| active < most as usize;
+        let active = &entries.active;
+        if has_room(active.count_of(identity)) || has_room(active.of(identity).filter(|one| !one.has_ended()).count()) {
             return Ok(());
         }
         let limit = match concurrent {
@@ -224,7 +225,7 @@ impl Registry {
 
     /// It could not be started: its id is free again.
     pub(crate) fn release(&self, record: &Record) {
-        self.entries().by_key.remove(&record.key());
+        self.entries().remove(record);
         record.transcript.forget_checkpoint();
         record.settled.cancel();
         self.ended.notify_waiters();
@@ -247,7 +248,7 @@ impl Registry {
 
     /// Those that run, and that the next agent of the keeper will not continue.
     pub(crate) fn bound(&self) -> Vec<Arc<Record>> {
-        self.entries().by_key.values().filter(|record| record.may_run() && !record.survives()).cloned().collect()
+        self.entries().active.all().filter(|record| record.may_run() && !record.survives()).cloned().collect()
     }
 
     /// Returns when there are none of these.
@@ -307,7 +308,7 @@ impl Registry {
     /// How many run now.
     pub(crate) fn running(&self) -> usize {
         let entries = self.entries();
-        entries.by_key.values().filter(|record| matches!(*lock(&record.state), State::Running(..))).count()
+        entries.active.all().filter(|record| matches!(*lock(&record.state), State::Running(..))).count()
     }
 
     /// The entries, without those whose time is over.
@@ -345,12 +346,24 @@ fn max_held() -> usize {
 }
 
 impl Entries {
+    fn add(&mut self, key: Key, record: &Arc<Record>) {
+        self.next_sequence += 1;
+        self.active.insert(record);
+        self.by_key.insert(key, Arc::clone(record));
+    }
+
+    fn remove(&mut self, record: &Record) {
+        self.active.remove(record);
+        self.by_key.remove(&record.key());
+    }
+
     /// It has ended, and is remembered for a while.
     fn remember(&mut self, record: &Record, when: Instant) {
         if record.is_internal() {
-            self.by_key.remove(&record.key());
+            self.remove(record);
             return;
         }
+        self.active.remove(record);
         self.ended.push(record.key(), &record.asked.identity, record.bytes(), when);
         if record.transcript.checkpoint().is_some() {
             self.held.push_back(record.key());

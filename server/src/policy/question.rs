@@ -1,0 +1,168 @@
+//! The question that a call puts to Cedar: its principal, action, resource and context.
+
+use std::collections::{HashMap, HashSet};
+use std::error::Error;
+use std::sync::Arc;
+
+use cedar_policy::{Context, Entities, Entity, Request, RestrictedExpression as Value};
+use telexec_shell::SimpleCommand;
+
+use super::schema::uid;
+use super::simple_command::{self, EACH_COMMAND};
+use super::{Facts, FileUse, Policy, PortUse};
+use crate::approvals::Approval;
+use crate::call::Rpc;
+use crate::call::caller::Caller;
+
+/// The resource of a call.
+pub(crate) enum Subject<'a> {
+    /// The agent itself.
+    Agent,
+    /// A command to be started.
+    Command(&'a Facts),
+    /// A port or a Unix socket.
+    Port(&'a PortUse),
+    /// A file.
+    File(&'a FileUse),
+    /// A request for an approval.
+    Approval(&'a Approval),
+    /// Another identity, to ask what it may do: the action CheckAs.
+    Identity(&'a str),
+    /// An execution, with the identity that owns it.
+    Execution {
+        /// Its id.
+        id: &'a str,
+        /// Its owner.
+        owner: &'a str,
+    },
+}
+
+/// A call to decide.
+pub(super) struct Call<'a> {
+    pub(super) caller: &'a Caller,
+    pub(super) rpc: Rpc,
+    pub(super) subject: &'a Subject<'a>,
+    /// Of a command, but for its single ones.
+    pub(super) context: Vec<(String, Value)>,
+}
+
+/// A call, or one command of its text, as Cedar is asked about it.
+pub(super) struct Question<'a> {
+    pub(super) caller: &'a Caller,
+    pub(super) action: &'static str,
+    pub(super) subject: &'a Subject<'a>,
+    /// The command, where those of a text are decided one by one.
+    pub(super) command: Option<&'a SimpleCommand>,
+    pub(super) request: &'a Request,
+    pub(super) entities: &'a Entities,
+}
+
+impl Policy {
+    /// The question that a call, or one command of its text, puts to Cedar.
+    pub(super) fn ask(
+        &self,
+        call: &Call<'_>,
+        command: Option<&SimpleCommand>,
+    ) -> Result<(Request, Arc<Entities>), Box<dyn Error>> {
+        let Call { caller, rpc, subject, context } = call;
+        let names = &self.names;
+        let principal = uid(&names.identity, caller.identity.as_str());
+        let agent = uid(&names.agent, &self.agent.hostname);
+        let transport = caller.transport.as_str();
+        let call = || vec![("transport".to_owned(), Value::new_string(transport.to_owned()))];
+        let mut others = Vec::new();
+        let (resource, context) = match subject {
+            Subject::Agent => (agent.clone(), call()),
+            Subject::Command(_) => {
+                let command = command.and_then(simple_command::record).map(|record| (EACH_COMMAND.to_owned(), record));
+                (agent.clone(), context.iter().cloned().chain(command).collect())
+            }
+            Subject::Port(used) => (agent.clone(), call().into_iter().chain(used.context()).collect()),
+            Subject::File(file) => (agent.clone(), call().into_iter().chain(file.context()).collect()),
+            Subject::Approval(asked) => {
+                if asked.identity != caller.identity {
+                    others.push(self.identity(asked.identity.as_str(), &[])?);
+                }
+                (agent.clone(), call().into_iter().chain(self.context_of(asked)).collect())
+            }
+            Subject::Identity(name) => {
+                if *name != caller.identity.as_str() {
+                    others.push(self.identity(name, &[])?);
+                }
+                let identity = ("identity".to_owned(), Value::new_entity_uid(uid(&names.identity, name)));
+                (agent.clone(), call().into_iter().chain([identity]).collect())
+            }
+            Subject::Execution { id, owner } => {
+                let execution = uid(&names.execution, id);
+                let attributes = [("owner".to_owned(), Value::new_entity_uid(uid(&names.identity, owner)))];
+                let attributes = attributes.into_iter().chain(self.agent_attributes()).collect();
+                others.push(Entity::new(execution.clone(), attributes, HashSet::from([agent.clone()]))?);
+                if *owner != caller.identity.as_str() {
+                    others.push(self.identity(owner, &[])?);
+                }
+                (execution, call())
+            }
+        };
+        let action = action_name(*rpc, subject);
+        let make = || self.entities_of(caller, self.action(*rpc, subject));
+        let mut entities = self.entities.get(caller.identity.as_str(), caller.roles(), action, make)?;
+        if !others.is_empty() {
+            entities = Arc::new(Entities::clone(&entities).add_entities(others, None)?);
+        }
+        let action = uid(&names.action, action);
+        // not validated against the schema: attributes that a command lacks are missing from the context
+        let request = Request::new(principal, action, resource, Context::from_pairs(context)?, None)?;
+        Ok((request, entities))
+    }
+
+    /// The context of Approve and Reject.
+    fn context_of(&self, Approval { identity, rules, start, .. }: &Approval) -> [(String, Value); 3] {
+        let named_command = start.named_command.clone().unwrap_or_default();
+        [
+            ("identity".to_owned(), Value::new_entity_uid(uid(&self.names.identity, identity.as_str()))),
+            ("rules".to_owned(), Value::new_set(rules.iter().cloned().map(Value::new_string))),
+            ("named_command".to_owned(), Value::new_string(named_command)),
+        ]
+    }
+
+    /// What each call of a caller refers to. An action is always in the same group.
+    fn entities_of(&self, caller: &Caller, action: Entity) -> Result<Entities, Box<dyn Error>> {
+        let agent = uid(&self.names.agent, &self.agent.hostname);
+        let agent = Entity::new(agent, self.agent_attributes().collect(), HashSet::new())?;
+        let principal = self.identity(caller.identity.as_str(), caller.roles())?;
+        Ok(Entities::from_entities([principal, agent, action], None)?)
+    }
+
+    /// An identity, as a member of its roles, and of those that a token gives it.
+    fn identity(&self, name: &str, by_token: &[String]) -> Result<Entity, Box<dyn Error>> {
+        let attributes = HashMap::from([("name".to_owned(), Value::new_string(name.to_owned()))]);
+        let roles = self.roles.of(name).chain(by_token.iter().map(String::as_str));
+        let roles = roles.map(|role| uid(&self.names.role, role)).collect();
+        Ok(Entity::new(uid(&self.names.identity, name), attributes, roles)?)
+    }
+
+    fn agent_attributes(&self) -> impl Iterator<Item = (String, Value)> {
+        let labels = self.agent.labels.iter().map(|(key, value)| Value::new_string(format!("{key}={value}")));
+        let hostname = Value::new_string(self.agent.hostname.clone());
+        [("hostname".to_owned(), hostname), ("labels".to_owned(), Value::new_set(labels))].into_iter()
+    }
+
+    /// An action, as a member of its group, if it has one.
+    fn action(&self, rpc: Rpc, subject: &Subject<'_>) -> Entity {
+        let group = match subject {
+            Subject::Identity(_) => None,
+            _ => Some(uid(&self.names.action, rpc.group())),
+        };
+        Entity::new_no_attrs(uid(&self.names.action, action_name(rpc, subject)), group.into_iter().collect())
+    }
+}
+
+/// The action of a call: its RPC, or what it is judged as.
+pub(super) fn action_name(rpc: Rpc, subject: &Subject<'_>) -> &'static str {
+    match subject {
+        Subject::Identity(_) => "CheckAs",
+        Subject::Port(used) => used.action.as_str(),
+        Subject::File(file) => file.action.as_str(),
+        _ => rpc.as_str(),
+    }
+}
