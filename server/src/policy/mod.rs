@@ -5,10 +5,10 @@
 //! only those environment variables of a command that it names.
 
 mod action_group;
+mod caller_rules;
 mod check;
 mod condition;
 mod decision;
-mod entity_cache;
 mod environment;
 mod explanation;
 mod facts;
@@ -33,13 +33,13 @@ use telexec_shell::SimpleCommand;
 use tracing::{info, warn};
 
 use self::action_group::{action_groups, compared_groups};
+use self::caller_rules::CallerRulesCache;
 use self::check::{
     misread_commands, named_roles, permits_nothing, unapproved, unknown_commands, unknown_roles, unrecordable,
     warn_of_shares,
 };
 use self::decision::Permit;
 pub(crate) use self::decision::{Decision, Detail, RequiredApproval};
-use self::entity_cache::EntityCache;
 pub(crate) use self::environment::is_harmless;
 pub(crate) use self::facts::{Facts, is_plain};
 pub use self::fault::PolicyError;
@@ -87,12 +87,12 @@ pub(crate) struct AgentFacts {
 /// A policy in use.
 pub(crate) struct Policy {
     authorizer: Authorizer,
-    set: PolicySet,
+    set: Arc<PolicySet>,
     rules: HashMap<PolicyId, Rule>,
     names: Names,
     roles: Roles,
     agent: AgentFacts,
-    entities: EntityCache,
+    caller_rules: CallerRulesCache,
     /// The attributes of the context that its rules may look at; `None`: all.
     attributes: Option<BTreeSet<String>>,
     /// It is short enough to be evaluated where others wait, without an explanation.
@@ -187,13 +187,13 @@ impl Policy {
             warnings.push(format!("{}: no rule permits anything: every call would be denied", path.display()));
         }
         let (roles, digest) = (roles.cloned().unwrap_or_default(), sha256(text.as_bytes()).into());
-        let (authorizer, entities) = (Authorizer::new(), EntityCache::default());
+        let (authorizer, set, caller_rules) = (Authorizer::new(), Arc::new(set), CallerRulesCache::default());
         let attributes: Option<Vec<_>> = rules.values().map(|rule| rule.attributes.as_ref()).collect();
         let attributes = attributes.map(|each| each.into_iter().flatten().cloned().collect());
         let is_about_each_command = may_contain(attributes.as_ref(), EACH_COMMAND);
         let is_quick = text.len() <= if is_about_each_command { MAX_QUICK_BYTES_EACH } else { MAX_QUICK_BYTES };
         let names = schema.1;
-        Ok(Self { authorizer, set, rules, names, roles, agent, entities, attributes, is_quick, digest, warnings })
+        Ok(Self { authorizer, set, rules, names, roles, agent, caller_rules, attributes, is_quick, digest, warnings })
     }
 
     /// The number of rules.
@@ -276,10 +276,10 @@ impl Policy {
         detail: Detail,
     ) -> Result<Permit<'_>, Box<Decision>> {
         match self.ask(call, command) {
-            Ok((request, entities)) => {
+            Ok((request, rules)) => {
                 let (caller, subject) = (call.caller, call.subject);
                 let action = action_name(call.rpc, subject);
-                let call = Question { caller, action, subject, command, request: &request, entities: &entities };
+                let call = Question { caller, action, subject, command, request: &request, rules: &rules };
                 self.permit(&call, detail)
             }
             // such as two entities with one name: deny
@@ -292,7 +292,7 @@ impl Policy {
 
     /// Whether any rule may give this caller access to executions of others: only then their owners are looked up.
     pub(crate) fn may_reach_others(&self, caller: &Caller) -> bool {
-        self.rules_about(caller).any(|rule| rule.any_owner)
+        self.rules_about(caller).any(|(_, rule)| rule.any_owner)
     }
 
     /// Whether any rule may permit this caller to do this with some file. Without that no process is started for it.
@@ -307,7 +307,7 @@ impl Policy {
 
     /// Whether a rule about an action, or its group, may permit it to this caller.
     fn may_permit(&self, caller: &Caller, action: [&str; 2]) -> bool {
-        self.rules_about(caller).any(|rule| rule.effect == Effect::Permit && rule.is_about_action(&action))
+        self.rules_about(caller).any(|(_, rule)| rule.effect == Effect::Permit && rule.is_about_action(&action))
     }
 
     /// The roles that the configuration and its token give a caller.
@@ -316,11 +316,11 @@ impl Policy {
     }
 
     /// The rules whose principal this caller is, or has as a role.
-    fn rules_about(&self, caller: &Caller) -> impl Iterator<Item = &Rule> {
+    fn rules_about(&self, caller: &Caller) -> impl Iterator<Item = (&PolicyId, &Rule)> {
         let principal = uid(&self.names.identity, caller.identity.as_str());
         let roles: Vec<_> = self.roles_of(caller).map(|role| uid(&self.names.role, role)).collect();
         let is_in = move |group: &EntityUid| *group == principal || roles.contains(group);
-        self.rules.values().filter(move |rule| match &rule.principal {
+        self.rules.iter().filter(move |(_, rule)| match &rule.principal {
             PrincipalConstraint::Any => true,
             PrincipalConstraint::Eq(one) => is_in(one),
             PrincipalConstraint::In(group) => is_in(group),
@@ -334,7 +334,7 @@ impl Policy {
     /// # Errors
     /// It is denied.
     fn permit(&self, call: &Question<'_>, detail: Detail) -> Result<Permit<'_>, Box<Decision>> {
-        let response = self.authorizer.is_authorized(call.request, &self.set, call.entities);
+        let response = self.authorizer.is_authorized(call.request, &call.rules.set, &call.rules.entities);
         let rule = |id: &PolicyId| self.rules.get(id);
         let failed = response.diagnostics().errors().filter_map(|error| match error {
             cedar_policy::AuthorizationError::PolicyEvaluationError(error) => rule(error.policy_id()),

@@ -4,9 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::error::Error;
 use std::sync::Arc;
 
-use cedar_policy::{Context, Entities, Entity, Request, RestrictedExpression as Value};
+use cedar_policy::{Context, Entities, Entity, PolicySet, Request, RestrictedExpression as Value};
 use telexec_shell::SimpleCommand;
 
+use super::caller_rules::CallerRules;
 use super::schema::uid;
 use super::simple_command::{self, EACH_COMMAND};
 use super::{Facts, FileUse, Policy, PortUse};
@@ -54,7 +55,7 @@ pub(super) struct Question<'a> {
     /// The command, where those of a text are decided one by one.
     pub(super) command: Option<&'a SimpleCommand>,
     pub(super) request: &'a Request,
-    pub(super) entities: &'a Entities,
+    pub(super) rules: &'a CallerRules,
 }
 
 impl Policy {
@@ -63,7 +64,7 @@ impl Policy {
         &self,
         call: &Call<'_>,
         command: Option<&SimpleCommand>,
-    ) -> Result<(Request, Arc<Entities>), Box<dyn Error>> {
+    ) -> Result<(Request, CallerRules), Box<dyn Error>> {
         let Call { caller, rpc, subject, context } = call;
         let names = &self.names;
         let principal = uid(&names.identity, caller.identity.as_str());
@@ -104,15 +105,15 @@ impl Policy {
             }
         };
         let action = action_name(*rpc, subject);
-        let make = || self.entities_of(caller, self.action(*rpc, subject));
-        let mut entities = self.entities.get(caller.identity.as_str(), caller.roles(), action, make)?;
+        let make = || self.caller_rules(caller, *rpc, subject);
+        let mut rules = self.caller_rules.get(caller.identity.as_str(), caller.roles(), action, make)?;
         if !others.is_empty() {
-            entities = Arc::new(Entities::clone(&entities).add_entities(others, None)?);
+            rules.entities = Arc::new(Entities::clone(&rules.entities).add_entities(others, None)?);
         }
         let action = uid(&names.action, action);
         // not validated against the schema: attributes that a command lacks are missing from the context
         let request = Request::new(principal, action, resource, Context::from_pairs(context)?, None)?;
-        Ok((request, entities))
+        Ok((request, rules))
     }
 
     /// The context of Approve and Reject.
@@ -125,12 +126,27 @@ impl Policy {
         ]
     }
 
-    /// What each call of a caller refers to. An action is always in the same group.
-    fn entities_of(&self, caller: &Caller, action: Entity) -> Result<Entities, Box<dyn Error>> {
+    /// What decides this action of a caller, whatever it is applied to.
+    fn caller_rules(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>) -> Result<CallerRules, Box<dyn Error>> {
+        let (name, group) = (action_name(rpc, subject), action_group(rpc, subject));
         let agent = uid(&self.names.agent, &self.agent.hostname);
         let agent = Entity::new(agent, self.agent_attributes().collect(), HashSet::new())?;
         let principal = self.identity(caller.identity.as_str(), caller.roles())?;
-        Ok(Entities::from_entities([principal, agent, action], None)?)
+        let groups = group.map(|group| uid(&self.names.action, group)).into_iter().collect();
+        let action = Entity::new_no_attrs(uid(&self.names.action, name), groups);
+        let entities = Arc::new(Entities::from_entities([principal, agent, action], None)?);
+        let actions: Vec<_> = [name].into_iter().chain(group).collect();
+        let rules: Vec<_> = self.rules_about(caller).filter(|(_, rule)| rule.is_about_action(&actions)).collect();
+        let copied = if rules.len() == self.rules.len() { 0 } else { rules.len() };
+        let set = match copied {
+            0 if !rules.is_empty() => Arc::clone(&self.set),
+            _ => {
+                let rule = |id| self.set.policy(id).cloned().ok_or("a rule is missing");
+                let rules = rules.into_iter().map(|(id, _)| rule(id)).collect::<Result<Vec<_>, _>>()?;
+                Arc::new(PolicySet::from_policies(rules)?)
+            }
+        };
+        Ok(CallerRules { entities, set, copied })
     }
 
     /// An identity, as a member of its roles, and of those that a token gives it.
@@ -146,14 +162,13 @@ impl Policy {
         let hostname = Value::new_string(self.agent.hostname.clone());
         [("hostname".to_owned(), hostname), ("labels".to_owned(), Value::new_set(labels))].into_iter()
     }
+}
 
-    /// An action, as a member of its group, if it has one.
-    fn action(&self, rpc: Rpc, subject: &Subject<'_>) -> Entity {
-        let group = match subject {
-            Subject::Identity(_) => None,
-            _ => Some(uid(&self.names.action, rpc.group())),
-        };
-        Entity::new_no_attrs(uid(&self.names.action, action_name(rpc, subject)), group.into_iter().collect())
+/// The group that the action of a call is in, if it is in one.
+fn action_group(rpc: Rpc, subject: &Subject<'_>) -> Option<&'static str> {
+    match subject {
+        Subject::Identity(_) => None,
+        _ => Some(rpc.group()),
     }
 }
 
@@ -164,5 +179,81 @@ pub(super) fn action_name(rpc: Rpc, subject: &Subject<'_>) -> &'static str {
         Subject::Port(used) => used.action.as_str(),
         Subject::File(file) => file.action.as_str(),
         _ => rpc.as_str(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use cedar_policy::Authorizer;
+
+    use super::*;
+    use crate::call::caller::Transport;
+    use crate::identity::Identity;
+    use crate::policy::{AgentFacts, Roles};
+
+    /// With rules of every scope.
+    fn policy() -> Policy {
+        let principals = [
+            "principal",
+            r#"principal == Identity::"anna""#,
+            r#"principal in Identity::"anna""#,
+            r#"principal in Role::"ops""#,
+            r#"principal in Role::"audit""#,
+            "principal is Identity",
+            r#"principal is Identity in Role::"ops""#,
+        ];
+        let actions = [
+            "action",
+            r#"action == Action::"Execute""#,
+            r#"action == Action::"CheckAs""#,
+            r#"action in Action::"read""#,
+            r#"action in Action::"start""#,
+            r#"action in [Action::"Attach", Action::"Execute", Action::"Forward"]"#,
+        ];
+        let mut text = String::new();
+        for (effect, condition) in
+            [("permit", ""), ("forbid", r#"when { resource has owner && resource.owner.name == "bob" }"#)]
+        {
+            for principal in principals {
+                for action in actions {
+                    text += &format!("{effect}({principal}, {action}, resource) {condition};\n");
+                }
+            }
+        }
+        let roles = BTreeMap::from([("ops".to_owned(), vec!["carl*".to_owned()]), ("audit".to_owned(), Vec::new())]);
+        Policy::parse("policy".as_ref(), &text, Some(&Roles::new(&roles).unwrap()), AgentFacts::default()).unwrap()
+    }
+
+    /// The decision, the rules that determined it, and how many failed.
+    fn decided(set: &PolicySet, request: &Request, rules: &CallerRules) -> (bool, BTreeSet<String>, usize) {
+        let response = Authorizer::new().is_authorized(request, set, &rules.entities);
+        let ids = response.diagnostics().reason().map(ToString::to_string).collect();
+        (response.decision() == cedar_policy::Decision::Allow, ids, response.diagnostics().errors().count())
+    }
+
+    #[test]
+    fn the_rules_that_are_left_out_decide_nothing() {
+        let policy = policy();
+        let mut copied = 0;
+        for name in ["anna", "bob", "carl"] {
+            let caller = Caller::new(Identity::from_name(name).unwrap(), Transport::Unix, "");
+            for rpc in Rpc::ALL {
+                let subjects = [
+                    Subject::Agent,
+                    Subject::Identity("bob"),
+                    Subject::Execution { id: "1", owner: "anna" },
+                    Subject::Execution { id: "1", owner: "bob" },
+                ];
+                for subject in &subjects {
+                    let call = Call { caller: &caller, rpc: *rpc, subject, context: Vec::new() };
+                    let (request, rules) = policy.ask(&call, None).unwrap();
+                    assert_eq!(decided(&rules.set, &request, &rules), decided(&policy.set, &request, &rules));
+                    copied = rules.copied.max(copied);
+                }
+            }
+        }
+        assert!(copied > 0 && copied < policy.len() * 2 / 3, "{copied} of {}", policy.len());
     }
 }
