@@ -101,7 +101,7 @@ async fn a_flood_of_handshakes_does_not_hold_up_that_of_another_address() {
 
 /// How many milliseconds ago the agent has answered each connection, whenever this process came to read it.
 fn since_answers(agent: &Agent) -> Vec<(Ipv4Addr, u64)> {
-    let output = Command::new("ss").args(["-tinHO", "dst", &agent.address()]).output().unwrap();
+    let output = Command::new("ss").args(["-tinHO", "dst", agent.address()]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let line = |line: &str| {
         let source = line.split_whitespace().nth(3)?.split(':').next()?.parse().ok()?;

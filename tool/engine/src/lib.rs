@@ -14,6 +14,7 @@
 mod binding;
 mod boot_time;
 mod cgroup;
+mod closing;
 mod config;
 mod containment;
 mod containment_kind;

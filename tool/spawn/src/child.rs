@@ -231,7 +231,7 @@ unsafe fn enter_cgroups(shared: &mut SharedWithChild) -> Result<(), c_int> {
 
 /// # Safety
 /// `joins` points to so many numbers.
-unsafe fn join_all(joins: *const RawFd, count: usize) -> Result<(), c_int> {
+pub(super) unsafe fn join_all(joins: *const RawFd, count: usize) -> Result<(), c_int> {
     for n in 0..count {
         // SAFETY: within what the caller guarantees; "0" is the process that writes it, see cgroups(7).
         check(unsafe { libc::write(*joins.add(n), c"0".as_ptr().cast(), 1) } as c_long)?;
@@ -402,7 +402,7 @@ unsafe fn execute(shared: &mut SharedWithChild) -> Result<(), c_int> {
 }
 
 /// execve(2) itself puts caught signals back to their default, but keeps ignored ones ignored.
-unsafe fn default_actions() {
+pub(super) unsafe fn default_actions() {
     // SAFETY: plain system calls. Signals that cannot be changed answer EINVAL, which is fine.
     unsafe {
         // the kernel's own sigaction, since the C library keeps two signals from its callers: all zeroes is SIG_DFL
@@ -414,7 +414,7 @@ unsafe fn default_actions() {
 }
 
 /// Not before no handler of the parent's can run.
-unsafe fn unblock_signals() {
+pub(super) unsafe fn unblock_signals() {
     // SAFETY: a plain system call; the set is valid.
     unsafe {
         let mut none: libc::sigset_t = std::mem::zeroed();
@@ -441,61 +441,6 @@ unsafe fn exec_first(shared: &SharedWithChild) -> c_int {
             next = next.add(1);
         }
         if denied { libc::EACCES } else { last }
-    }
-}
-
-/// What [`leave_orphan`](super::leave_orphan) and its child share.
-pub(super) struct Orphanage {
-    pub(super) joins: *const RawFd,
-    pub(super) join_count: usize,
-    pub(super) pending: *const PendingChild,
-    pub(super) failure: c_int,
-}
-
-/// Has a child of its own, in another session, and ends.
-pub(super) extern "C" fn become_parent_of_orphan(argument: *mut c_void) -> c_int {
-    // SAFETY: the parent passed a pointer to its `Orphanage`, and waits: this is the only reference in use. System calls
-    // on this process's own state; the orphan has memory of its own.
-    unsafe {
-        let orphanage = &mut *argument.cast::<Orphanage>();
-        (*orphanage.pending).note(libc::getpid());
-        if let Err(errno) = join_all(orphanage.joins, orphanage.join_count) {
-            orphanage.failure = errno;
-            libc::_exit(127);
-        }
-        libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0);
-        libc::setsid();
-        // the kernel's own fork: that of the C library would run what the program registered for it
-        match libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) {
-            0 => {
-                libc::setsid();
-                default_actions();
-                unblock_signals();
-                libc::alarm(20);
-                loop {
-                    libc::pause();
-                }
-            }
-            forked => orphanage.failure = check(forked).err().unwrap_or(0),
-        }
-        libc::_exit(0)
-    }
-}
-
-/// What [`try_out`](super::try_out) and its child share.
-pub(super) struct Trial {
-    pub(super) pending: *const PendingChild,
-    pub(super) failure: c_int,
-}
-
-pub(super) extern "C" fn close_files_and_end(argument: *mut c_void) -> c_int {
-    // SAFETY: the parent passed a pointer to its `Trial`, and waits: this is the only reference in use. The files are this
-    // process's own copies.
-    unsafe {
-        let trial = &mut *argument.cast::<Trial>();
-        (*trial.pending).note(libc::getpid());
-        trial.failure = check(libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0)).err().unwrap_or(0);
-        libc::_exit(0)
     }
 }
 

@@ -16,6 +16,7 @@ mod clone;
 pub mod elastic_pool;
 pub mod exit;
 pub mod private;
+mod probes;
 pub mod rlimits;
 mod serve;
 mod starter;
@@ -31,10 +32,9 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
 
-use self::child::{
-    Ids, Orphanage, REPORT_BYTES, SharedWithChild, Trial, become_parent_of_orphan, become_program, close_files_and_end,
-};
+use self::child::{Ids, REPORT_BYTES, SharedWithChild, become_program};
 use self::clone::{Dumpable, clone_and_wait, clone3};
+use self::probes::{Orphanage, Trial, become_parent_of_orphan, close_files_and_end};
 pub use self::starter::Starter;
 pub use self::step::Step;
 

@@ -3,16 +3,21 @@
 //! Each has the same time of its last change. A file that was written to has another one, or another size, and is not used
 //! any more. The directory is named after the boot of the machine: what was not on its disk when it went down is not trusted.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+mod claim;
+mod state;
+mod useless;
+
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
 use telexec_client::RemoteFiles;
 use telexec_executor::{ExecutorError, FileErrorKind, FilePath, FileTarget, Files};
 use tokio::sync::Notify;
-use tracing::warn;
 
+use self::claim::Claim;
+use self::state::State;
+use self::useless::Useless;
 use crate::args::DigestFunction;
 use crate::cas::{Cas, CasError, batches, is_small};
 use crate::digest::Digest;
@@ -25,8 +30,6 @@ use crate::tree::Blob;
 const CHANGED: u32 = 1_000_000_000;
 /// Files that are open for writing at the same time: agents let a session have a thousand.
 const OPEN_FILES: usize = 64;
-/// By then a session that was dropped has done what it was asked before.
-const LAST_REQUESTS: Duration = Duration::from_secs(1);
 
 /// The blobs of one target.
 pub(crate) struct Cache {
@@ -41,26 +44,6 @@ pub(crate) struct Cache {
     state: Mutex<State>,
     /// Some arrived, or will not.
     changed: Notify,
-}
-
-#[derive(Default)]
-struct State {
-    blobs: HashMap<Blob, Kept>,
-    /// Of the next copy: no two files have one name, so that what is removed late is never a newer one.
-    copies: u64,
-    /// Those that are complete, by when they were used last.
-    by_use: BTreeMap<u64, Blob>,
-    uses: u64,
-    /// With those that arrive.
-    bytes: u64,
-}
-
-struct Kept {
-    copy: Copy,
-    /// `None`: it arrives.
-    used: Option<u64>,
-    /// Actions that are about to link it; the one that brings it, too.
-    pins: usize,
 }
 
 /// Why blobs are not on a target.
@@ -383,158 +366,6 @@ impl Cache {
     }
 }
 
-/// Files that are to go: those that are not complete, until they have another name, and those that are forgotten. Dropping it
-/// removes them, a little later.
-struct Useless<'a> {
-    cache: &'a Cache,
-    paths: Vec<String>,
-}
-
-impl Useless<'_> {
-    /// Removes them now.
-    ///
-    /// # Errors
-    /// The session has ended.
-    async fn remove(mut self, sftp: &Sftp) -> Result<(), SftpError> {
-        let mut replies = Vec::with_capacity(self.paths.len());
-        for path in &self.paths {
-            replies.push(sftp.remove(path).await);
-        }
-        for (path, reply) in self.paths.iter().zip(replies) {
-            match reply.done().await {
-                Err(error) if error.is_not_found() => {}
-                // such as one that somebody has made immutable: no other file has its name
-                Err(error) if error.is_refusal() => warn!(path, %error, "cannot remove a blob"),
-                removed => removed?,
-            }
-        }
-        self.paths.clear();
-        Ok(())
-    }
-}
-
-impl Drop for Useless<'_> {
-    fn drop(&mut self) {
-        let (files, paths) = (self.cache.files.clone(), std::mem::take(&mut self.paths));
-        if paths.is_empty() {
-            return;
-        }
-        tokio::spawn(async move {
-            tokio::time::sleep(LAST_REQUESTS).await;
-            for path in paths {
-                // what is still there then goes when the cache is opened again
-                let _ = files.remove(FileTarget::new(path), false).await;
-            }
-        });
-    }
-}
-
-/// Blobs that one action brings, for itself and for others.
-struct Claim<'a> {
-    cache: &'a Cache,
-    blobs: HashMap<Blob, Copy>,
-}
-
-impl Claim<'_> {
-    /// The file that one of them is to be.
-    fn path(&self, blob: &Blob) -> String {
-        self.cache.path(blob, self.blobs.get(blob).copied().unwrap_or_default())
-    }
-
-    /// The pin of each goes to those of the action.
-    fn arrived(&mut self, blobs: impl IntoIterator<Item = Blob>, pins: &mut Pins<'_>) {
-        let mut state = self.cache.lock();
-        for blob in blobs {
-            if let Some(copy) = self.blobs.remove(&blob) {
-                pins.blobs.insert(blob, copy);
-                state.touch(&blob);
-            }
-        }
-    }
-}
-
-/// What did not arrive may be brought by others.
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        let mut state = self.cache.lock();
-        for blob in self.blobs.keys() {
-            state.blobs.remove(blob);
-            state.bytes = state.bytes.saturating_sub(blob.digest.size);
-        }
-        drop(state);
-        self.cache.changed.notify_waiters();
-    }
-}
-
-impl State {
-    /// It was there before. Returns whether it is the only copy.
-    fn add(&mut self, blob: Blob, copy: Copy) -> bool {
-        self.copies = self.copies.max(copy);
-        if self.blobs.contains_key(&blob) {
-            return false;
-        }
-        self.blobs.insert(blob, Kept { copy, used: None, pins: 0 });
-        self.bytes += blob.digest.size;
-        self.touch(&blob);
-        true
-    }
-
-    /// It is to arrive, for the action that brings it.
-    fn reserve(&mut self, blob: Blob) -> Copy {
-        self.copies += 1;
-        self.blobs.insert(blob, Kept { copy: self.copies, used: None, pins: 1 });
-        self.bytes = self.bytes.saturating_add(blob.digest.size);
-        self.copies
-    }
-
-    fn pin(&mut self, blob: &Blob) {
-        self.touch(blob);
-        if let Some(kept) = self.blobs.get_mut(blob) {
-            kept.pins += 1;
-        }
-    }
-
-    /// It is complete, and was used last.
-    fn touch(&mut self, blob: &Blob) {
-        self.uses += 1;
-        let Some(kept) = self.blobs.get_mut(blob) else { return };
-        if let Some(before) = kept.used.replace(self.uses) {
-            self.by_use.remove(&before);
-        }
-        self.by_use.insert(self.uses, *blob);
-    }
-
-    /// Returns whether it was known, and complete.
-    fn forget(&mut self, blob: &Blob, copy: Copy) -> bool {
-        let Some(Kept { copy: known, used: Some(used), .. }) = self.blobs.get(blob) else { return false };
-        if *known != copy {
-            return false;
-        }
-        self.by_use.remove(used);
-        self.bytes = self.bytes.saturating_sub(blob.digest.size);
-        self.blobs.remove(blob);
-        true
-    }
-
-    /// Forgets those that were used longest ago, until the limit is kept, or all others are about to be used.
-    fn make_room(&mut self, limit: u64) -> Vec<(Blob, Copy)> {
-        let (mut bytes, mut surplus) = (self.bytes, Vec::new());
-        for blob in self.by_use.values() {
-            if bytes <= limit {
-                break;
-            }
-            if let Some(kept) = self.blobs.get(blob).filter(|kept| kept.pins == 0) {
-                bytes = bytes.saturating_sub(blob.digest.size);
-                surplus.push((*blob, kept.copy));
-            }
-        }
-        for (blob, copy) in &surplus {
-            self.forget(blob, *copy);
-        }
-        surplus
-    }
-}
-
 fn permissions(executable: bool) -> u32 {
     if executable { 0o555 } else { 0o444 }
 }
@@ -544,30 +375,4 @@ fn of_name(name: &[u8], attributes: Attributes) -> Option<(Blob, Copy)> {
     let (hash, executable) = name.strip_suffix(".x").map_or((name, false), |hash| (hash, true));
     let blob = Blob { digest: Digest::of_name(hash, attributes.size)?, executable };
     Some((blob, copy.parse().ok()?)).filter(|_| Cache::is_intact(&blob, &attributes))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_about_to_be_used_or_arrives_is_kept() {
-        let blobs = [1, 2, 3].map(|size| {
-            let digest = Digest::of_name(&"0".repeat(64), size).unwrap();
-            Blob { digest, executable: false }
-        });
-        let [old, pinned, arriving] = blobs;
-        let mut state = State::default();
-        assert!(state.add(old, 7) && state.add(pinned, 8) && !state.add(old, 9));
-        state.pin(&pinned);
-        assert_eq!(state.reserve(arriving), 10);
-        assert_eq!(state.bytes, 6);
-        assert!(state.make_room(6).is_empty());
-        assert_eq!(state.make_room(5), [(old, 7)]);
-        assert!(state.make_room(0).is_empty() && state.bytes == 5);
-        state.touch(&arriving);
-        assert!(state.make_room(0).is_empty(), "it is pinned by who brought it");
-        // another copy is another file
-        assert!(!state.forget(&arriving, 9) && state.forget(&arriving, 10) && !state.forget(&arriving, 10));
-    }
 }
