@@ -27,10 +27,6 @@ use crate::invalid::InvalidSetting;
 use crate::reload::Reload;
 use crate::tls::{Tls, TlsSource};
 
-/// Connections that wait to be accepted; the system may have a lower limit (`net.core.somaxconn`). Above it, callers over TCP
-/// are delayed by a second and more, and those on this machine get `EAGAIN`.
-const BACKLOG: i32 = 4096;
-
 /// An address that cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -158,9 +154,10 @@ pub(crate) enum Listener {
     Vsock(Vsock),
 }
 
-/// Sets [`BACKLOG`]; libraries bind with 128 (listen(2) may be called again).
-fn set_backlog(socket: &impl AsFd) -> io::Result<()> {
-    SockRef::from(socket).listen(BACKLOG)
+/// Lets as many connections wait to be accepted as the system permits (`net.core.somaxconn`, 4096 by default): libraries bind
+/// TCP and vsock with 128, and callers above that are delayed by a second and more. listen(2) may be called again.
+fn raise_backlog(socket: &impl AsFd) -> io::Result<()> {
+    SockRef::from(socket).listen(-1)
 }
 
 /// An accepted connection, not authenticated yet.

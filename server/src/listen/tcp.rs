@@ -8,7 +8,7 @@ use socket2::{SockRef, TcpKeepalive};
 use telexec_engine::Workers;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Accepted, BindError, ListenAddress, Remote, set_backlog};
+use super::{Accepted, BindError, ListenAddress, Remote, raise_backlog};
 use crate::config::ConfigError;
 use crate::identity::source::Source;
 use crate::tls::Tls;
@@ -32,7 +32,7 @@ impl Tcp {
         let addresses = look_up(address.to_owned()).await.map_err(io)?;
         let tls = protection(&addresses, tls, insecure)?;
         let socket = TcpListener::bind(addresses.as_slice()).await.map_err(io)?;
-        set_backlog(&socket).map_err(io)?;
+        raise_backlog(&socket).map_err(io)?;
         let address = socket.local_addr().map_err(io)?;
         Ok(Self { socket, address, tls })
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tokio::net::UnixListener;
 
-use super::{Accepted, BindError, ListenAddress, Remote, set_backlog};
+use super::{Accepted, BindError, ListenAddress, Remote};
 use crate::config::SocketMode;
 use crate::identity::source::Source;
 
@@ -28,7 +28,6 @@ impl Unix {
         let socket = UnixListener::bind(path).map_err(io)?;
         let inode = Some(std::fs::symlink_metadata(path).map_err(io)?.ino());
         let listener = Self { socket, path: path.to_owned(), inode };
-        set_backlog(&listener.socket).map_err(io)?;
         // until then others can connect, but are refused by their credentials or the policy
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode.0)).map_err(io)?;
         Ok(listener)

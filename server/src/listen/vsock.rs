@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use tokio_vsock::{VMADDR_CID_ANY, VMADDR_CID_HOST, VMADDR_CID_LOCAL, VsockAddr, VsockListener};
 
-use super::{Accepted, BindError, ListenAddress, Remote, set_backlog};
+use super::{Accepted, BindError, ListenAddress, Remote, raise_backlog};
 use crate::identity::source::Source;
 
 /// `VMADDR_PORT_ANY`
@@ -37,7 +37,7 @@ impl Vsock {
         let io = |source| BindError::Io { listen: listen.clone(), source };
         let port = if port == 0 { ANY_PORT } else { port };
         let socket = VsockListener::bind(VsockAddr::new(cid.unwrap_or(VMADDR_CID_ANY), port)).map_err(io)?;
-        set_backlog(&socket).map_err(io)?;
+        raise_backlog(&socket).map_err(io)?;
         let address = socket.local_addr().map_err(io)?;
         Ok(Self { socket, address, insecure })
     }

@@ -1,6 +1,7 @@
 //! What a policy decides on a call.
 
 use std::collections::BTreeSet;
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,6 +113,11 @@ impl Decision {
             reason: "the agent has no policy: any authenticated caller may do this".to_owned(),
             ..Self::default()
         }
+    }
+
+    /// The denial of what cannot be put to Cedar, such as two entities with one name.
+    pub(super) fn undecided(error: &dyn Error) -> Self {
+        Self { reason: format!("the policy cannot decide this: {error}"), ..Self::default() }
     }
 
     /// The decision of several permitting rules: the strictest of each limit.

@@ -87,8 +87,7 @@ impl Policy {
 impl Question<'_> {
     /// Of a named command not what its definition decides: who may not run it learns nothing of that.
     fn holds(&self, condition: &Condition) -> bool {
-        condition.holds(self.request, &self.rules.entities)
-            && !condition.looks_at(|attribute| self.is_hidden(attribute))
+        condition.holds(self.request, self.entities) && !condition.looks_at(|attribute| self.is_hidden(attribute))
     }
 
     fn is_hidden(&self, attribute: &str) -> bool {

@@ -109,13 +109,11 @@ impl Facts {
         let login = matches!(self.command.program(), Program::Shell { login: true, .. });
         let given = self.command.environment().keys().map(String::as_str);
         let analysis = self.analysis();
-        let inherited: BTreeSet<_> = match analysis.assigned.is_empty() {
-            true => BTreeSet::new(),
-            false => {
-                let variables = self.place.iter().flat_map(|place| &place.variables);
-                variables.map(String::as_str).chain(SHELLS_OWN).collect()
-            }
-        };
+        let mut inherited = BTreeSet::new();
+        if !analysis.assigned.is_empty() {
+            let variables = self.place.iter().flat_map(|place| &place.variables);
+            inherited.extend(variables.map(String::as_str).chain(SHELLS_OWN));
+        }
         let assigned = analysis.assigned.iter().map(String::as_str);
         let assigned = assigned.filter(|name| login || inherited.contains(name));
         given.chain(analysis.exported.iter().map(String::as_str)).chain(assigned).collect()
@@ -156,72 +154,59 @@ impl Facts {
 
     /// The attributes of the context that `looks_at` names, but for [`EACH_COMMAND`]; see `telexec.cedarschema`.
     pub(super) fn context(&self, transport: &str, looks_at: impl Fn(&str) -> bool) -> Vec<(String, Value)> {
-        let looked_at = ATTRIBUTES.into_iter().filter(|name| looks_at(name));
-        looked_at.filter_map(|name| Some((name.to_owned(), self.attribute(name, transport)?))).collect()
-    }
-
-    /// `None`: it is not known.
-    fn attribute(&self, name: &str, transport: &str) -> Option<Value> {
-        let (command, place) = (&self.command, self.place.as_ref());
-        let text = |text: &str| Some(Value::new_string(text.to_owned()));
-        let analysis = || self.analysis();
-        let flag = |flag: bool| Some(Value::new_bool(flag));
-        match name {
-            "transport" => text(transport),
-            "command" => Some(Value::new_string(command.text())),
-            "named_command" => text(command.named_command().unwrap_or_default()),
-            "shell" => text(place?.shell.as_deref().unwrap_or_default()),
-            "argv" => match command.program() {
-                Program::Shell { .. } => texts(iter::empty()),
-                Program::Argv(argv) => texts(argv.iter().cloned()),
-            },
-            "programs" if analysis().understood => texts(analysis().programs.iter().cloned()),
-            "understood" => flag(analysis().understood),
-            REDIRECTIONS => redirections(analysis()),
-            "uses_sudo" if analysis().understood || analysis().uses_sudo => flag(analysis().uses_sudo),
-            "user" => text(&place?.user),
-            "user_id" => Some(Value::new_long(place?.uid.into())),
-            "no_new_privileges" => flag(place?.no_new_privileges),
-            "working_directory" => Some(&*place?.working_directory).filter(|path| is_plain(path)).and_then(text),
-            "environment" => texts(self.variables().into_iter().map(str::to_owned)),
-            "terminal" => flag(command.terminal().is_some()),
-            "accepts_input" => flag(command.accepts_input()),
-            "login" => flag(matches!(command.program(), Program::Shell { login: true, .. })),
-            "background" => flag(command.may_go_to_background()),
-            "timeout" => self.timeout.map(duration),
-            "limits" => limits(command),
-            "labels" => texts(command.labels().iter().map(|(key, value)| format!("{key}={value}"))),
-            "reason" => text(command.reason()),
-            _ => None,
-        }
+        let looked_at = ATTRIBUTES.iter().filter(|(name, _)| looks_at(name));
+        looked_at.filter_map(|(name, value)| Some(((*name).to_owned(), value(self, transport)?))).collect()
     }
 }
 
+/// The value of an attribute of a command over this transport; `None`: it is not known.
+type Attribute = fn(&Facts, &str) -> Option<Value>;
+
 /// Those of the context, but for [`EACH_COMMAND`].
-const ATTRIBUTES: [&str; 22] = [
-    "transport",
-    "command",
-    "named_command",
-    "shell",
-    "argv",
-    "programs",
-    "understood",
-    REDIRECTIONS,
-    "uses_sudo",
-    "user",
-    "user_id",
-    "no_new_privileges",
-    "working_directory",
-    "environment",
-    "terminal",
-    "accepts_input",
-    "login",
-    "background",
-    "timeout",
-    "limits",
-    "labels",
-    "reason",
+const ATTRIBUTES: [(&str, Attribute); 22] = [
+    ("transport", |_, transport| text(transport)),
+    ("command", |facts, _| Some(Value::new_string(facts.command.text()))),
+    ("named_command", |facts, _| text(facts.named_command().unwrap_or_default())),
+    ("shell", |facts, _| text(facts.place()?.shell.as_deref().unwrap_or_default())),
+    ("argv", |facts, _| match facts.command.program() {
+        Program::Shell { .. } => texts(iter::empty()),
+        Program::Argv(argv) => texts(argv.iter().cloned()),
+    }),
+    ("programs", |facts, _| {
+        let analysis = Some(facts.analysis()).filter(|analysis| analysis.understood)?;
+        texts(analysis.programs.iter().cloned())
+    }),
+    ("understood", |facts, _| flag(facts.analysis().understood)),
+    (REDIRECTIONS, |facts, _| redirections(facts.analysis())),
+    ("uses_sudo", |facts, _| {
+        let analysis = Some(facts.analysis()).filter(|analysis| analysis.understood || analysis.uses_sudo)?;
+        flag(analysis.uses_sudo)
+    }),
+    ("user", |facts, _| text(&facts.place()?.user)),
+    ("user_id", |facts, _| Some(Value::new_long(facts.place()?.uid.into()))),
+    ("no_new_privileges", |facts, _| flag(facts.place()?.no_new_privileges)),
+    ("working_directory", |facts, _| {
+        let path = Some(&*facts.place()?.working_directory).filter(|path| is_plain(path))?;
+        text(path)
+    }),
+    ("environment", |facts, _| texts(facts.variables().into_iter().map(str::to_owned))),
+    ("terminal", |facts, _| flag(facts.command.terminal().is_some())),
+    ("accepts_input", |facts, _| flag(facts.command.accepts_input())),
+    ("login", |facts, _| flag(matches!(facts.command.program(), Program::Shell { login: true, .. }))),
+    ("background", |facts, _| flag(facts.command.may_go_to_background())),
+    ("timeout", |facts, _| facts.timeout.map(duration)),
+    ("limits", |facts, _| limits(&facts.command)),
+    ("labels", |facts, _| texts(facts.command.labels().iter().map(|(key, value)| format!("{key}={value}")))),
+    ("reason", |facts, _| text(facts.command.reason())),
 ];
+
+fn text(text: &str) -> Option<Value> {
+    Some(Value::new_string(text.to_owned()))
+}
+
+fn flag(flag: bool) -> Option<Value> {
+    Some(Value::new_bool(flag))
+}
 
 /// What definitions of named commands decide.
 const DEFINED: [&str; 14] = [
@@ -295,7 +280,7 @@ mod tests {
             Some(line.split(['?', ':']).next()?.to_owned())
         };
         let in_schema: BTreeSet<_> = attributes.lines().filter_map(name).collect();
-        let here = ATTRIBUTES.into_iter().chain([EACH_COMMAND]).map(str::to_owned).collect();
+        let here = ATTRIBUTES.iter().map(|(name, _)| *name).chain([EACH_COMMAND]).map(str::to_owned).collect();
         assert_eq!(in_schema, here);
     }
 }

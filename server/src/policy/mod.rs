@@ -33,7 +33,7 @@ use telexec_shell::SimpleCommand;
 use tracing::{info, warn};
 
 use self::action_group::{action_groups, compared_groups};
-use self::caller_rules::CallerRulesCache;
+use self::caller_rules::{CallerRules, CallerRulesCache, attributes};
 use self::check::{
     misread_commands, named_roles, permits_nothing, unapproved, unknown_commands, unknown_roles, unrecordable,
     warn_of_shares,
@@ -47,7 +47,7 @@ use self::fault::Source;
 pub(crate) use self::file_use::{FileAction, FileUse};
 pub(crate) use self::port_use::{Endpoint, PortAction, PortUse};
 pub(crate) use self::question::Subject;
-use self::question::{Call, Question, action_name};
+use self::question::{Action, Call, Question};
 pub(crate) use self::role::Roles;
 use self::rule::{Rule, may_contain, rules};
 pub(crate) use self::schema::SCHEMA;
@@ -93,8 +93,6 @@ pub(crate) struct Policy {
     roles: Roles,
     agent: AgentFacts,
     caller_rules: CallerRulesCache,
-    /// The attributes of the context that its rules may look at; `None`: all.
-    attributes: Option<BTreeSet<String>>,
     /// It is short enough to be evaluated where others wait, without an explanation.
     pub(crate) is_quick: bool,
     /// SHA-256 of its text, in hexadecimal.
@@ -188,12 +186,10 @@ impl Policy {
         }
         let (roles, digest) = (roles.cloned().unwrap_or_default(), sha256(text.as_bytes()).into());
         let (authorizer, set, caller_rules) = (Authorizer::new(), Arc::new(set), CallerRulesCache::default());
-        let attributes: Option<Vec<_>> = rules.values().map(|rule| rule.attributes.as_ref()).collect();
-        let attributes = attributes.map(|each| each.into_iter().flatten().cloned().collect());
-        let is_about_each_command = may_contain(attributes.as_ref(), EACH_COMMAND);
+        let is_about_each_command = may_contain(attributes(rules.values()).as_ref(), EACH_COMMAND);
         let is_quick = text.len() <= if is_about_each_command { MAX_QUICK_BYTES_EACH } else { MAX_QUICK_BYTES };
         let names = schema.1;
-        Ok(Self { authorizer, set, rules, names, roles, agent, caller_rules, attributes, is_quick, digest, warnings })
+        Ok(Self { authorizer, set, rules, names, roles, agent, caller_rules, is_quick, digest, warnings })
     }
 
     /// The number of rules.
@@ -214,23 +210,37 @@ impl Policy {
 
     /// Decides a call: where rules look at the commands of a text one by one, each of these has to be permitted.
     pub(crate) fn decide(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>, detail: Detail) -> Decision {
+        let decision = match self.caller_rules(caller, rpc, subject) {
+            Ok(rules) => self.decide_by(&rules, caller, rpc, subject, detail),
+            Err(error) => Decision::undecided(&*error),
+        };
+        Decision { policy: Some(Arc::clone(&self.digest)), ..decision }
+    }
+
+    fn decide_by(
+        &self,
+        rules: &CallerRules,
+        caller: &Caller,
+        rpc: Rpc,
+        subject: &Subject<'_>,
+        detail: Detail,
+    ) -> Decision {
+        let looks_at = |attribute: &str| rules.may_look_at(attribute);
         let (commands, context) = match subject {
             Subject::Command(facts) => {
-                let looks_at = |attribute: &str| may_contain(self.attributes.as_ref(), attribute);
                 let commands = if looks_at(EACH_COMMAND) { facts.commands() } else { None };
                 (commands, facts.context(caller.transport.as_str(), looks_at))
             }
             _ => (None, Vec::new()),
         };
-        let call = Call { caller, rpc, subject, context };
+        let call = Call { caller, rpc, subject, rules, context };
         // if they are not known, once without one
         let commands = commands.map_or_else(|| vec![None], |commands| commands.into_iter().map(Some).collect());
-        let decision = match commands[..] {
+        let permit = match commands[..] {
             [only] => self.decide_one(&call, only, detail),
             ref several => self.decide_all(&call, several, detail),
         };
-        let decision = decision.map_or_else(|denied| *denied, Decision::permitted_by);
-        Decision { policy: Some(Arc::clone(&self.digest)), ..decision }
+        permit.map_or_else(|denied| *denied, Decision::permitted_by)
     }
 
     /// What permits all of these commands.
@@ -276,17 +286,13 @@ impl Policy {
         detail: Detail,
     ) -> Result<Permit<'_>, Box<Decision>> {
         match self.ask(call, command) {
-            Ok((request, rules)) => {
-                let (caller, subject) = (call.caller, call.subject);
-                let action = action_name(call.rpc, subject);
-                let call = Question { caller, action, subject, command, request: &request, rules: &rules };
+            Ok((request, entities)) => {
+                let Call { caller, rpc, subject, rules, .. } = *call;
+                let (action, set) = (Action::of(rpc, subject).name, &*rules.set);
+                let call = Question { caller, action, subject, command, request: &request, entities: &entities, set };
                 self.permit(&call, detail)
             }
-            // such as two entities with one name: deny
-            Err(error) => {
-                let reason = format!("the policy cannot decide this: {error}");
-                Err(Box::new(Decision { reason, ..Decision::default() }))
-            }
+            Err(error) => Err(Box::new(Decision::undecided(&*error))),
         }
     }
 
@@ -334,7 +340,7 @@ impl Policy {
     /// # Errors
     /// It is denied.
     fn permit(&self, call: &Question<'_>, detail: Detail) -> Result<Permit<'_>, Box<Decision>> {
-        let response = self.authorizer.is_authorized(call.request, &call.rules.set, &call.rules.entities);
+        let response = self.authorizer.is_authorized(call.request, call.set, call.entities);
         let rule = |id: &PolicyId| self.rules.get(id);
         let failed = response.diagnostics().errors().filter_map(|error| match error {
             cedar_policy::AuthorizationError::PolicyEvaluationError(error) => rule(error.policy_id()),

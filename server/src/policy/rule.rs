@@ -122,7 +122,7 @@ impl Rule {
     pub(super) fn covers(&self, call: &Question<'_>) -> bool {
         let Subject::Command(facts) = call.subject else { return true };
         let is_its_own = || facts.named_command().is_some_and(|name| self.own_commands.iter().any(|own| own == name));
-        let holds = |condition: &Condition| condition.holds(call.request, &call.rules.entities);
+        let holds = |condition: &Condition| condition.holds(call.request, call.entities);
         facts.restricted_variables().iter().all(|name| self.environment.covers(name))
             && (self.defaults.iter().all(holds) || is_its_own())
     }

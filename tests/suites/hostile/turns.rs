@@ -22,7 +22,7 @@ const WAITING: usize = 200;
 /// How many handshakes one address has begun.
 const HANDSHAKES: usize = 500;
 
-/// From there.
+/// The address that the flood comes from.
 const FLOODING: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// A text that takes its time to be judged.
@@ -99,14 +99,16 @@ async fn a_flood_of_handshakes_does_not_hold_up_that_of_another_address() {
     within(TlsConnector::from(config).connect(name, Wire::dial(&agent).await)).await.unwrap();
 }
 
-/// How many milliseconds ago the agent has answered each connection, whenever this process came to read it.
+/// How many milliseconds ago the agent has answered each connection, however late this process read it.
 fn since_answers(agent: &Agent) -> Vec<(Ipv4Addr, u64)> {
     let output = Command::new("ss").args(["-tinHO", "dst", agent.address()]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     let line = |line: &str| {
         let source = line.split_whitespace().nth(3)?.split(':').next()?.parse().ok()?;
-        let since = line.split_whitespace().find_map(|word| word.strip_prefix("lastrcv:"))?;
-        Some((source, since.parse().ok()?))
+        // 0 is not printed
+        let since = line.split_whitespace().find_map(|word| word.strip_prefix("lastrcv:"));
+        Some((source, since.map_or(0, |since| since.parse().unwrap())))
     };
     text.lines().filter_map(line).collect()
 }
