@@ -20,6 +20,9 @@ const STABLE_INTERVAL: Duration = Duration::from_secs(1);
 /// How far the agent's promotion may lag behind the time that is kept here.
 const PROMOTION_MARGIN: Duration = Duration::from_secs(1);
 
+/// A promotion that the agent does not report is taken to have happened this much later: clocks and timers are not exact.
+const PROMOTION_LAG: Duration = Duration::from_millis(20);
+
 /// The times at which a command is to be promoted, ended and reported.
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds {
@@ -142,7 +145,9 @@ impl Resumed {
         let event = self.followed.next();
         let event = match self.promotion {
             // the agent reports a promotion only to the call that started the command
-            Some(at) if !self.is_first => timeout_at(at, event).await.unwrap_or(Some(Ok(Event::Promoted))),
+            Some(at) if !self.is_first => timeout_at(at.checked_add(PROMOTION_LAG).unwrap_or(at), event)
+                .await
+                .unwrap_or(Some(Ok(Event::Promoted))),
             _ => event.await,
         };
         event.unwrap_or_else(|| Err(lost(self.executor.endpoint(), "the agent sent no more events of the command")))

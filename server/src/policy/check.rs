@@ -7,7 +7,7 @@ use tracing::warn;
 
 use super::condition::Condition;
 use super::fault::Source;
-use super::simple_command::{EACH_COMMAND, NUMBERED};
+use super::simple_command::{EACH_COMMAND, NUMBERED, REDIRECTIONS};
 use super::{AgentFacts, Names, Roles, Rule};
 
 /// Logs the rules with `@share`, of an agent that cannot divide processors.
@@ -95,6 +95,21 @@ pub(super) fn misread_commands(set: &PolicySet, rules: &HashMap<PolicyId, Rule>,
         Some(faults.map(|(_, fault)| source.at_rule(policy, rule.line, fault)).collect::<Vec<_>>())
     };
     set.policies().filter_map(misread).flatten().collect()
+}
+
+/// Rules that list programs, and let them write to any file: `ls > FILE`.
+pub(super) fn open_redirections(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, source: &Source<'_>) -> Vec<String> {
+    let fault = "it lists programs, but does not look at context.redirections: `program > FILE` writes to any file that the user may write to";
+    let is_open = |rule: &&Rule| {
+        let is_about = |name: &str| rule.conditions.iter().any(|condition| condition.is_about(name));
+        // of a program without a shell nothing is redirected
+        rule.effect == Effect::Permit && is_about("programs") && !is_about(REDIRECTIONS) && !is_about("shell")
+    };
+    let open = |policy: &cedar_policy::Policy| {
+        let rule = rules.get(policy.id()).filter(is_open)?;
+        Some(source.at_rule(policy, rule.line, fault))
+    };
+    set.policies().filter_map(open).collect()
 }
 
 /// Rules that ask for an approval where no rule lets anybody give it.

@@ -126,11 +126,14 @@ impl Question<'_> {
         Candidate { rule, held, unmet }
     }
 
-    /// Rules whose conditions hold are nearest, by the number of variables that they do not permit; then those about the program of
-    /// the single command, and not those about another one; then those of which the most hold, and the fewest do not; then the first.
+    /// Rules whose conditions hold are nearest, by the number of variables that they do not permit; then those that are not about
+    /// named commands, of a command that is none; then those about the program of the single command, and not those about another
+    /// one; then those of which the most hold, and the fewest do not; then the first.
     fn nearness(&self, Candidate { rule, held, unmet }: &Candidate<'_>) -> impl Ord + use<> {
         let applies = unmet.is_empty();
         let variables = if applies { rule.uncovered(self.subject).len() } else { 0 };
+        let is_unnamed = matches!(self.subject, Subject::Command(facts) if !facts.are_of_named_command());
+        let is_unrelated = is_unnamed && !rule.named_commands.is_empty();
         let is_about = |condition: &&Condition| condition.is_about_part([EACH_COMMAND, "program"]);
         let of_program = match rule.conditions.iter().find(is_about) {
             Some(_) if unmet.iter().copied().any(|condition| is_about(&condition)) => 0,
@@ -138,7 +141,7 @@ impl Question<'_> {
             None => 1,
         };
         let place = Reverse((rule.line, rule.name.clone()));
-        (applies, Reverse(variables), of_program, *held, Reverse(unmet.len()), place)
+        (applies, Reverse(variables), !is_unrelated, of_program, *held, Reverse(unmet.len()), place)
     }
 
     fn missing(&self, nearest: &Candidate<'_>) -> Vec<String> {

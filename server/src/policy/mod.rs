@@ -35,8 +35,8 @@ use tracing::{info, warn};
 use self::action_group::{action_groups, compared_groups};
 use self::caller_rules::{CallerRules, CallerRulesCache, attributes};
 use self::check::{
-    misread_commands, named_roles, permits_nothing, unapproved, unknown_commands, unknown_roles, unrecordable,
-    warn_of_shares,
+    misread_commands, named_roles, open_redirections, permits_nothing, unapproved, unknown_commands, unknown_roles,
+    unrecordable, warn_of_shares,
 };
 use self::decision::Permit;
 pub(crate) use self::decision::{Decision, Detail, RequiredApproval};
@@ -180,6 +180,7 @@ impl Policy {
             warnings.map(|warning| source.located_in(set.policy(warning.policy_id()), warning)).collect();
         warnings.extend(compared_groups(&set, &rules, &groups, &source));
         warnings.extend(misread_commands(&set, &rules, &source));
+        warnings.extend(open_redirections(&set, &rules, &source));
         warnings.extend(unapproved(&set, &rules, &source));
         if permits_nothing(&rules, checked.validation_warnings()) {
             warnings.push(format!("{}: no rule permits anything: every call would be denied", path.display()));

@@ -148,7 +148,7 @@ impl Drop for Binding {
                     self.record.unbind(self.owner);
                 }
                 // after the end that changes nothing
-                if whose == Whose::Follower || (whose == Whose::Heir && !self.record.transcript.is_promoted()) {
+                if whose == Whose::Follower || (whose == Whose::Heir && !self.record.is_released()) {
                     self.record.cancel.cancel();
                 }
             }

@@ -276,6 +276,8 @@ impl Supervisor {
     /// Lets it go to the background when its time has come. Never returns.
     async fn promote(&self, main: &Main) {
         until(self.command.yield_after().and_then(|time| main.started.checked_add(time))).await;
+        // the journal may be slow, and callers keep the time themselves
+        self.record.release_bindings();
         main.containment.outlive_call(&self.shared.journal, self.record.identity()).await;
         self.record.transcript.promote();
         self.shared.registry.changed();

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::index::Issued;
 use super::profile::{Profile, Usage};
-use super::store::Store;
+use super::store::{Store, crl_path};
 use super::{DAY, FAILED, ca, date, directory, files, new_key, say_cut};
 use crate::args::CertsIssueArgs;
 use crate::output::{self, Failure, exit};
@@ -23,7 +23,7 @@ pub(super) fn issue(args: &CertsIssueArgs) -> Result<(), Failure> {
         say_cut(&issued.profile.name, issued.not_after);
     }
     drop(store);
-    output::print(next_steps(&issued, &ca::cert_path(&directory), &cert, &key).as_bytes())
+    output::print(next_steps(&issued, &directory, &cert, &key).as_bytes())
 }
 
 /// The files of a certificate and its key.
@@ -36,20 +36,22 @@ pub(super) fn files_of(
     directory: &Path,
 ) -> Result<(std::path::PathBuf, std::path::PathBuf), Failure> {
     let (cert, key) = (out.join(format!("{name}.pem")), out.join(format!("{name}.key")));
-    let taken = [ca::cert_path(directory), super::store::crl_path(directory), ca::key_path(directory)];
+    let taken = [ca::cert_path(directory), crl_path(directory), ca::key_path(directory)];
     if taken.contains(&cert) || taken.contains(&key) {
         return Err(Failure::message(FAILED, "these are the files of the CA itself: choose another NAME"));
     }
     Ok((cert, key))
 }
 
-fn next_steps(issued: &Issued, ca: &Path, cert: &Path, key: &Path) -> String {
+fn next_steps(issued: &Issued, directory: &Path, cert: &Path, key: &Path) -> String {
+    let (ca, crl) = (ca::cert_path(directory), crl_path(directory));
+    let revocation = if crl.exists() { format!(" --client-crl {}", crl.display()) } else { String::new() };
     let (ca, cert, key) = (ca.display(), cert.display(), key.display());
     let mut text = format!("created {cert} and {key}, valid until {}\n", date(issued.not_after));
     let usage: Usage = issued.profile.usage;
     if usage.is_server() {
         text += &format!(
-            "for an agent:  telexecd --listen tcp://0.0.0.0:7443 --tls-cert {cert} --tls-key {key} --client-ca {ca}\n"
+            "for an agent:  telexecd --listen tcp://0.0.0.0:7443 --tls-cert {cert} --tls-key {key} --client-ca {ca}{revocation}\n"
         );
     }
     if usage.is_client() {

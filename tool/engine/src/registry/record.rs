@@ -82,6 +82,8 @@ pub(super) struct Bindings {
     heirs: usize,
     /// How many there have been.
     all: u64,
+    /// Their ends do not end it any more: it is about to go to the background.
+    are_released: bool,
 }
 
 /// What a call finds that would be the owner.
@@ -224,9 +226,19 @@ impl Record {
         }
     }
 
+    /// Its time to go to the background has come: what a caller does who knows that does not end it any more.
+    pub(crate) fn release_bindings(&self) {
+        lock(&self.bindings).are_released = true;
+    }
+
+    /// It is in the background, or is about to go there.
+    pub(crate) fn is_released(&self) -> bool {
+        lock(&self.bindings).are_released || self.transcript.is_promoted()
+    }
+
     /// Such a call is over. The last one ends the execution.
     pub(crate) fn unbind(&self, owner: Option<u64>) {
-        if self.remove_binding(owner).is_some() && !self.transcript.is_promoted() {
+        if self.remove_binding(owner).is_some() && !self.is_released() {
             self.cancel.cancel();
         }
     }
@@ -256,7 +268,7 @@ impl Record {
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(wait)),
             Err(_) => {
-                if last.is_some() && (also_in_background || !self.transcript.is_promoted()) {
+                if last.is_some() && (also_in_background || !self.is_released()) {
                     self.cancel.cancel();
                 }
                 owner.into_iter().for_each(|owner| self.leave(owner));
