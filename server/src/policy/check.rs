@@ -99,11 +99,15 @@ pub(super) fn misread_commands(set: &PolicySet, rules: &HashMap<PolicyId, Rule>,
 
 /// Rules that list programs, and let them write to any file: `ls > FILE`.
 pub(super) fn open_redirections(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, source: &Source<'_>) -> Vec<String> {
-    let fault = "it lists programs, but does not look at context.redirections: `program > FILE` writes to any file that the user may write to";
+    let fault = "it lists programs, but does not look at context.redirections.writes: `program > FILE` writes to any file that the user may write to";
     let is_open = |rule: &&Rule| {
-        let is_about = |name: &str| rule.conditions.iter().any(|condition| condition.is_about(name));
-        // of a program without a shell nothing is redirected
-        rule.effect == Effect::Permit && is_about("programs") && !is_about(REDIRECTIONS) && !is_about("shell")
+        let lists = rule.conditions.iter().any(|condition| condition.is_about("programs"));
+        let is_limited = |condition: &Condition| {
+            condition.looks_at(|path| path == REDIRECTIONS || path.strip_prefix(REDIRECTIONS) == Some(".writes"))
+                // of a program without a shell nothing is redirected
+                || condition.is(r#"context.shell == """#)
+        };
+        rule.effect == Effect::Permit && lists && !rule.conditions.iter().any(is_limited)
     };
     let open = |policy: &cedar_policy::Policy| {
         let rule = rules.get(policy.id()).filter(is_open)?;

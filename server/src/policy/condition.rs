@@ -133,6 +133,11 @@ impl Condition {
             || self.attributes.iter().any(|attribute| attribute.0.first().is_some_and(|first| first == name))
     }
 
+    /// Whether it is this, as Cedar writes it.
+    pub(super) fn is(&self, text: &str) -> bool {
+        self.text == text
+    }
+
     /// Whether it asks if an attribute of the single command is there.
     pub(super) fn asks_each_command(&self) -> bool {
         self.asks_each_command

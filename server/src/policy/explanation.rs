@@ -34,8 +34,9 @@ impl Policy {
         if detail == Detail::Verdict {
             return Decision { reason, ..Decision::default() };
         }
-        let rules = self.rules.values().filter(|rule| rule.effect == Effect::Permit);
-        let about: Vec<_> = rules.filter(|rule| denied.is_about(rule)).collect();
+        let rules = self.rules_about(denied.caller).map(|(_, rule)| rule);
+        let about: Vec<_> =
+            rules.filter(|rule| rule.effect == Effect::Permit).filter(|rule| denied.is_about(rule)).collect();
         let candidates = about.iter().filter(|rule| denied.is_about_action(rule)).map(|rule| denied.candidate(rule));
         let nearest = candidates.max_by_key(|candidate| denied.nearness(candidate));
         let hint = match &nearest {
@@ -133,7 +134,7 @@ impl Question<'_> {
         let applies = unmet.is_empty();
         let variables = if applies { rule.uncovered(self.subject).len() } else { 0 };
         let is_unnamed = matches!(self.subject, Subject::Command(facts) if !facts.are_of_named_command());
-        let is_unrelated = is_unnamed && !rule.named_commands.is_empty();
+        let is_unrelated = is_unnamed && !rule.own_commands.is_empty();
         let is_about = |condition: &&Condition| condition.is_about_part([EACH_COMMAND, "program"]);
         let of_program = match rule.conditions.iter().find(is_about) {
             Some(_) if unmet.iter().copied().any(|condition| is_about(&condition)) => 0,

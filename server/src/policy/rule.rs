@@ -57,7 +57,7 @@ pub(crate) struct Rule {
     /// The named commands that it compares with.
     pub(crate) named_commands: Vec<String>,
     /// Those of them that it permits by their names: for these it has no defaults.
-    own_commands: Vec<String>,
+    pub(super) own_commands: Vec<String>,
 }
 
 impl Rule {

@@ -110,6 +110,24 @@ async fn what_is_valid_is_said_to_be() {
     write(directory.path(), "policy.cedar", &reviewed);
     let (code, out, _) = said("telexecd", &["policy", "check", &policy]).await;
     assert!(code == 0 && !out.contains("warning"), "{out}");
+    for (conditions, is_open) in [
+        ("", true),
+        ("&& context.redirections.reads.isEmpty()", true),
+        ("&& context.shell == \"bash\"", true),
+        ("&& context.shell == \"\"", false),
+        ("&& context.redirections.writes.isEmpty()", false),
+        ("&& [\"/tmp/x\"].containsAll(context.redirections.writes)", false),
+        ("&& context.each_command.program == \"ls\"", false),
+    ] {
+        let rule = format!(
+            "@id(\"a\") permit(principal, action in Action::\"start\", resource)\n\
+             when {{ [\"ls\"].containsAll(context.programs) {conditions} }};"
+        );
+        write(directory.path(), "policy.cedar", &rule);
+        let (code, out, _) = said("telexecd", &["policy", "check", &policy]).await;
+        let warning = format!("warning: {policy}:1: rule a: it lists programs, but does not look at");
+        assert_eq!((code, out.contains(&warning)), (0, is_open), "{conditions}: {out}");
+    }
     write(directory.path(), "policy.cedar", "// nothing yet\n");
     let (code, out, _) = said("telexecd", &["policy", "check", &policy]).await;
     assert!(code == 0 && out.starts_with(&format!("warning: {policy}: no rule permits anything")), "{out}");

@@ -16,7 +16,7 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(20);
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl LocalExecutor {
-    /// Returns when its [`keeper`](LocalConfig::keeper) is gone: nothing can be started any more. Never without one.
+    /// Returns when its [`keeper`](crate::LocalConfig::keeper) is gone: nothing can be started any more. Never without one.
     pub async fn keeper_lost(&self) {
         match &self.shared.kept {
             Some(kept) => kept.lost.cancelled().await,
@@ -36,7 +36,7 @@ impl LocalExecutor {
     }
 
     /// Refuses new commands and ends those that run, with [`telexec_executor::ExitCause::Shutdown`]; returns when none
-    /// of their processes is left. No grace is longer than [`LocalConfig::kill_grace`] from now on. Processes that an
+    /// of their processes is left. No grace is longer than [`crate::LocalConfig::kill_grace`] from now on. Processes that an
     /// earlier exit left behind on purpose stay.
     pub async fn shutdown(&self) {
         self.close();
@@ -50,7 +50,7 @@ impl LocalExecutor {
         let _ = self.shared.context.workers.run("", move || shared.cgroups.remove()).await;
     }
 
-    /// Prepares for another agent of the same [`keeper`](LocalConfig::keeper) to take the place of this one. What would end
+    /// Prepares for another agent of the same [`keeper`](crate::LocalConfig::keeper) to take the place of this one. What would end
     /// with this agent gets as long as `limit` to end by itself, while calls are served as usual; then it is ended, with
     /// [`telexec_executor::ExitCause::Shutdown`], and nothing new is started. After that this process is to
     /// [`leave`](Self::leave) and to exit without dropping anything: what still runs is for the next agent.
@@ -68,7 +68,7 @@ impl LocalExecutor {
     }
 
     /// Leaves the ended executions that it remembers, with the output that is kept of them, to the next engine on the
-    /// same [`LocalConfig::state_dir`]; or removes all, if that is a temporary one or cannot be written to. For a
+    /// same [`crate::LocalConfig::state_dir`]; or removes all, if that is a temporary one or cannot be written to. For a
     /// process that exits now: nothing may be started any more. Returns after some seconds, also where the file system
     /// does not answer.
     ///

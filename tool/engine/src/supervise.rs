@@ -275,9 +275,10 @@ impl Supervisor {
 
     /// Lets it go to the background when its time has come. Never returns.
     async fn promote(&self, main: &Main) {
-        until(self.command.yield_after().and_then(|time| main.started.checked_add(time))).await;
-        // the journal may be slow, and callers keep the time themselves
-        self.record.release_bindings();
+        let time = self.command.yield_after().and_then(|time| main.started.checked_add(time));
+        // the timer and the journal may be late
+        time.into_iter().for_each(|time| self.record.release_at(time));
+        until(time).await;
         main.containment.outlive_call(&self.shared.journal, self.record.identity()).await;
         self.record.transcript.promote();
         self.shared.registry.changed();
@@ -287,7 +288,7 @@ impl Supervisor {
     /// The deadline of its call, which does not matter to it in the background.
     async fn deadline(&self, grace: Duration) {
         until(self.command.deadline().and_then(|deadline| deadline.checked_add(grace))).await;
-        if self.record.transcript.is_promoted() {
+        if self.record.is_released() {
             std::future::pending().await
         }
     }

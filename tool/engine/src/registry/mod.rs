@@ -43,6 +43,13 @@ pub(crate) struct Owner {
     pub(crate) repeats: bool,
 }
 
+impl Owner {
+    /// The identity that the execution counts for.
+    fn counts_for(&self) -> &str {
+        self.internal_of.as_deref().unwrap_or(&self.identity)
+    }
+}
+
 /// The execution that answers a request.
 pub(crate) enum Reserved {
     /// It is to be started.
@@ -165,7 +172,7 @@ impl Registry {
         }
         if command.duplicate_policy() == DuplicatePolicy::ReuseRunning
             && let Some(record) =
-                entries.active.of(&owner.identity).find(|record| record.asked == asked && record.may_run())
+                entries.active.of(owner.counts_for()).find(|record| record.asked == asked && record.may_run())
         {
             return Ok(Reserved::Duplicate(Arc::clone(record)));
         }
@@ -199,8 +206,7 @@ impl Registry {
     /// # Errors
     /// [`ExecutorError::Exhausted`]: the identity has as many executions as one may have.
     fn check_count(&self, entries: &Entries, owner: &Owner) -> Result<(), ExecutorError> {
-        let Owner { identity, concurrent, internal_of, .. } = owner;
-        let identity = internal_of.as_ref().unwrap_or(identity);
+        let (identity, concurrent) = (owner.counts_for(), owner.concurrent);
         let most = concurrent.map_or(self.max_per_identity, |most| most.min(self.max_per_identity));
         // one whose end is about to be remembered does not count
         let has_room = |active: usize| active < most as usize;
@@ -209,7 +215,7 @@ impl Registry {
             return Ok(());
         }
         let limit = match concurrent {
-            Some(allowed) if *allowed < self.max_per_identity => "the limit of the policy's rule (@max_concurrent)",
+            Some(allowed) if allowed < self.max_per_identity => "the limit of the policy's rule (@max_concurrent)",
             _ => "the limit per caller (max_executions_per_identity)",
         };
         Err(ExecutorError::Exhausted {

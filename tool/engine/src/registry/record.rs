@@ -82,8 +82,8 @@ pub(super) struct Bindings {
     heirs: usize,
     /// How many there have been.
     all: u64,
-    /// Their ends do not end it any more: it is about to go to the background.
-    are_released: bool,
+    /// From then on their ends do not end it: it goes to the background.
+    released_at: Option<Instant>,
 }
 
 /// What a call finds that would be the owner.
@@ -226,14 +226,15 @@ impl Record {
         }
     }
 
-    /// Its time to go to the background has come: what a caller does who knows that does not end it any more.
-    pub(crate) fn release_bindings(&self) {
-        lock(&self.bindings).are_released = true;
+    /// It goes to the background at this time, and a little later is [promoted](Transcript::promote). Callers know the time.
+    pub(crate) fn release_at(&self, time: Instant) {
+        lock(&self.bindings).released_at = Some(time);
     }
 
-    /// It is in the background, or is about to go there.
+    /// It is in the background, or is about to go there: the end of a call that it was bound to does not end it any more.
     pub(crate) fn is_released(&self) -> bool {
-        lock(&self.bindings).are_released || self.transcript.is_promoted()
+        let released_at = lock(&self.bindings).released_at;
+        released_at.is_some_and(|time| time <= Instant::now()) || self.transcript.is_promoted()
     }
 
     /// Such a call is over. The last one ends the execution.
@@ -295,9 +296,12 @@ impl Record {
         };
         tokio::select! {
             biased;
-            () = needless => over.await,
-            () = &mut over => self.cancel.cancel(),
-            () = refused => self.cancel.cancel(),
+            () = needless => return over.await,
+            () = &mut over => {}
+            () = refused => {}
+        }
+        if also_in_background || !self.is_released() {
+            self.cancel.cancel();
         }
     }
 
