@@ -79,6 +79,8 @@ async fn an_upload_that_is_cut_at_its_end_is_complete() {
     until("its process is the only one", async || children(agent.pid()).len() == 1).await;
     let helper = children(agent.pid())[0].pid;
     let stdin = std::fs::File::open(format!("/proc/{helper}/fd/0")).unwrap();
+    // or what is there then could be taken for the end
+    until("it has read what has come", async || ioctl_fionread(&stdin).unwrap() == 0).await;
     stop(helper).await;
     tokio::select! {
         done = files.write(target(&file), options(&id, 7), pieces("")) => panic!("{done:?}"),
