@@ -1,6 +1,7 @@
 //! The executions that this executor knows of: running, lingering, and, for a while, ended.
 
 mod active;
+mod bindings;
 mod inherited;
 mod kept_program;
 mod record;
@@ -18,9 +19,10 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use self::active::Active;
+pub(crate) use self::bindings::Place;
 pub(crate) use self::inherited::{Ended, Inherited, Restored};
 pub(crate) use self::kept_program::KeptProgram;
-pub(crate) use self::record::{Asked, Channels, Place, Record};
+pub(crate) use self::record::{Asked, Channels, Record};
 use self::record::{Key, State};
 use self::remembered::Remembered;
 use crate::Retention;
