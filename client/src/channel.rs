@@ -19,7 +19,7 @@ use tower::{BoxError, Service};
 use crate::connector::{Connector, Duplex, Route};
 use crate::gathered::Gathered;
 use crate::unsent::KeptRequest;
-use crate::{ConnectError, Target, error};
+use crate::{ConnectError, Target, error, events};
 
 /// The maximum of HTTP/2 (RFC 9113, 6.9.1), so that unread executions exhaust only their own stream windows.
 const CONNECTION_WINDOW_BYTES: u32 = i32::MAX as u32;
@@ -112,9 +112,14 @@ impl Service<Request<Body>> for Channel {
             Ok(None) => {}
             Err(error) => return Box::pin(std::future::ready(Err(error.into()))),
         }
+        let are_events = events::are_sent_by(request.uri().path());
         let request = KeptRequest::new(request);
         let (channel, first) = (self.inner.clone(), self.inner.call(request.request()));
-        Box::pin(unless_ended(self.connections.clone(), until_sent(channel, request, first)))
+        let response = unless_ended(self.connections.clone(), until_sent(channel, request, first));
+        match are_events {
+            true => Box::pin(async { response.await.map(events::carrying) }),
+            false => Box::pin(response),
+        }
     }
 }
 

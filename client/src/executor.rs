@@ -6,16 +6,18 @@ use std::time::{Instant, SystemTime};
 use async_trait::async_trait;
 use telexec_executor::{Attach, Command, Event, Execution, ExecutionId, ExecutionInfo, Input, Signal, TerminalSize};
 use telexec_executor::{Executor, ExecutorError, ListPage, ListQuery, TraceContext};
-use telexec_proto::convert;
-use telexec_proto::v1::agent_service_client::AgentServiceClient;
 use telexec_proto::v1::execution_service_client::ExecutionServiceClient;
 use telexec_proto::v1::{
-    GetAgentRequest, GetExecutionRequest, ResizeTerminalRequest, SignalExecutionRequest, WriteInputRequest,
+    ExecutionEvent, GetExecutionRequest, ResizeTerminalRequest, SignalExecutionRequest, WriteInputRequest,
 };
+use telexec_proto::{convert, start_time};
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
 
 use crate::channel::Channel;
+use crate::events::Events;
 use crate::following::{Following, Overdue};
 use crate::{Resume, Resuming, error};
 
@@ -51,10 +53,11 @@ impl RemoteExecutor {
         &self.endpoint
     }
 
-    /// When the agent was started, by its own clock; `None`: not reported.
+    /// When the agent was started, by its own clock; `None`: not reported. No policy denies this call.
     pub(crate) async fn agent_start(&self) -> Result<Option<SystemTime>, ExecutorError> {
-        let answer = self.answer(AgentServiceClient::new(self.channel.clone()).get_agent(GetAgentRequest {}).await)?;
-        Ok(answer.start_time.and_then(|start| SystemTime::try_from(start).ok()))
+        let answer = HealthClient::new(self.channel.clone()).check(HealthCheckRequest::default()).await;
+        let answer = answer.map_err(|status| error::calling(status, &self.endpoint))?;
+        Ok(answer.metadata().get(start_time::HEADER).and_then(|value| start_time::parse(value.as_bytes())))
     }
 
     /// Attaches to a command, with the time when its end is overdue if it has a deadline.
@@ -64,20 +67,26 @@ impl RemoteExecutor {
         id: &ExecutionId,
         from: Attach,
     ) -> Result<Execution, ExecutorError> {
-        let stream = self.answer(self.client.clone().attach(convert::attach_to_wire(id, from)).await)?;
-        follow(Following::new(stream, overdue, Arc::clone(&self.endpoint))).await
+        let response = self.client.clone().attach(convert::attach_to_wire(id, from)).await;
+        self.follow(response, overdue).await
+    }
+
+    /// The execution, after its start event.
+    async fn follow(
+        &self,
+        response: Result<Response<Streaming<ExecutionEvent>>, Status>,
+        overdue: Option<Overdue>,
+    ) -> Result<Execution, ExecutorError> {
+        let response = response.map_err(|status| error::calling(status, &self.endpoint))?;
+        let mut following = Following::new(Events::of(response), overdue, Arc::clone(&self.endpoint));
+        match following.next().await? {
+            Event::Started(started) => Ok(Execution::new(started, following.into_stream())),
+            _ => Err(ExecutorError::Internal("the agent's first event was not the start of the command".to_owned())),
+        }
     }
 
     fn answer<T>(&self, result: Result<Response<T>, Status>) -> Result<T, ExecutorError> {
         result.map(Response::into_inner).map_err(|status| error::calling(status, &self.endpoint))
-    }
-}
-
-/// The execution, after its start event.
-async fn follow(mut following: Following) -> Result<Execution, ExecutorError> {
-    match following.next().await? {
-        Event::Started(started) => Ok(Execution::new(started, following.into_stream())),
-        _ => Err(ExecutorError::Internal("the agent's first event was not the start of the command".to_owned())),
     }
 }
 
@@ -104,8 +113,8 @@ impl Executor for RemoteExecutor {
         if let Some(trace) = command.trace() {
             hand_on(trace, request.metadata_mut());
         }
-        let stream = self.answer(self.client.clone().execute(request).await)?;
-        follow(Following::new(stream, Overdue::of(&command), Arc::clone(&self.endpoint))).await
+        let response = self.client.clone().execute(request).await;
+        self.follow(response, Overdue::of(&command)).await
     }
 
     async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {

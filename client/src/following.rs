@@ -6,11 +6,10 @@ use std::time::Duration;
 use futures_util::{Stream, stream};
 use telexec_executor::{Command, Event, ExecutorError};
 use telexec_proto::convert::event_from_wire;
-use telexec_proto::v1::ExecutionEvent;
 use tokio::time::Instant;
-use tonic::Streaming;
 
 use crate::error;
+use crate::events::Events;
 
 /// The agent's default time from SIGTERM to SIGKILL.
 const DEFAULT_KILL_GRACE: Duration = Duration::from_secs(2);
@@ -21,7 +20,7 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running command's stream. Dropping it resets the stream, upon which the agent ends the command.
 pub(crate) struct Following {
-    stream: Streaming<ExecutionEvent>,
+    events: Events,
     overdue: Option<Overdue>,
     endpoint: Arc<str>,
 }
@@ -49,17 +48,17 @@ pub(crate) fn ending_time(kill_grace: Option<Duration>) -> Duration {
 }
 
 impl Following {
-    pub(crate) fn new(stream: Streaming<ExecutionEvent>, overdue: Option<Overdue>, endpoint: Arc<str>) -> Self {
-        Self { stream, overdue, endpoint }
+    pub(crate) fn new(events: Events, overdue: Option<Overdue>, endpoint: Arc<str>) -> Self {
+        Self { events, overdue, endpoint }
     }
 
     /// The next event. Must not be called after the exit or an error.
     pub(crate) async fn next(&mut self) -> Result<Event, ExecutorError> {
         let message = match &self.overdue {
-            None => self.stream.message().await,
+            None => self.events.next().await,
             Some(overdue) => {
                 let until = overdue.at.max(Instant::now() + overdue.quiet);
-                let message = tokio::time::timeout_at(until, self.stream.message()).await;
+                let message = tokio::time::timeout_at(until, self.events.next()).await;
                 message.map_err(|_| ExecutorError::DeadlineExceeded)?
             }
         };

@@ -44,6 +44,7 @@ mod cancel_on_drop;
 mod channel;
 mod connector;
 mod error;
+mod events;
 mod executor;
 mod files;
 mod following;

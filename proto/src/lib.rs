@@ -4,7 +4,9 @@
 pub mod codec;
 pub mod convert;
 pub mod frame;
+pub mod frame_decoder;
 pub mod pieces;
+pub mod start_time;
 pub mod timeout;
 
 /// Types, clients and servers of the package `telexec.v1`; the proto file documents them.

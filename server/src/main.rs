@@ -90,7 +90,7 @@ fn act(args: &Args) -> ExitCode {
         if let Err(error) = check_as_next(&config) {
             return fail(&error, BAD_CONFIG);
         }
-        return match config.check_expiry().and_then(|()| config.policy_warnings()) {
+        return match config.check_expiry().and_then(|()| config.warnings()) {
             Ok(warnings) => valid(&warnings),
             Err(error) => fail(&error, BAD_CONFIG),
         };

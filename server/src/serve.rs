@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use telexec_engine::Workers;
 use telexec_engine::{Keeper, LocalExecutor};
@@ -49,6 +49,7 @@ use crate::reload::Watched;
 use crate::request_memory::RequestMemory;
 use crate::rpc::agent_service::Agent;
 use crate::rpc::execution_service::Executions;
+use crate::rpc::health_service::HealthRpcs;
 use crate::scrape::{self, AgentCollector};
 use crate::tls::Tls;
 use crate::tls::expiry::warn_of_expiry;
@@ -274,12 +275,13 @@ async fn routes(
     tls: Option<Tls>,
     health: &HealthReporter,
 ) -> Result<Routes, ServeError> {
-    let agent = Agent::new(stack.clone(), tls, config);
+    let start_time = SystemTime::now();
+    let agent = Agent::new(stack.clone(), tls, config, start_time);
     let files = config.serves_files.then(|| FileRpcs::new(stack.clone(), config.max_disconnect_grace));
     for name in SERVICES.into_iter().chain(files.as_ref().map(|_| file_service_server::SERVICE_NAME)) {
         health.set_service_status(name, ServingStatus::Serving).await;
     }
-    let health = tonic_health::server::HealthService::from_health_reporter(health.clone());
+    let health = HealthRpcs::new(health.clone(), start_time);
     let mut routes = Routes::new(ExecutionServiceServer::new(Executions { stack: stack.clone() }))
         .add_service(AgentServiceServer::new(agent))
         .add_service(ApprovalServiceServer::new(ApprovalRpcs { stack: stack.clone() }))

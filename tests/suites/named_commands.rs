@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use telexec_executor::{
     Command, CommandBuilder, Descendants, Executor, ExecutorError, ExitCause, ResourceLimits, SpawnStage, TerminalSize,
 };
-use telexec_tests::{Agent, AgentBuilder, Certs, Leaf, directory, executable, lines, program, run, within};
+use telexec_tests::{Agent, AgentBuilder, Certs, Leaf, directory, executable, lines, program, run, until, within};
 use tempfile::TempDir;
 
 /// Commands of all kinds. `restart` leaves a line in `ran` where commands run.
@@ -268,10 +268,15 @@ async fn what_the_definition_refuses_is_recorded_and_counted() {
     }
     let paced = run(&executor, named(&["@restart", "x"])).await;
     assert!(matches!(paced, Err(ExecutorError::Exhausted { .. })), "{paced:?}");
-    let records: Vec<Value> = lines(&log).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let refused = records.iter().filter(|record| record["event"] == "refused");
-    let refused: Vec<_> =
-        refused.map(|record| json!([record["named_command"], record["error"], record["argv"]])).collect();
+    // a refusal is answered before it is written
+    let mut refused = Vec::new();
+    until("all are recorded", async || {
+        let records = lines(&log).into_iter().filter_map(|line| serde_json::from_str::<Value>(&line).ok());
+        let records = records.filter(|record| record["event"] == "refused");
+        refused = records.map(|record| json!([record["named_command"], record["error"], record["argv"]])).collect();
+        refused.len() == 4
+    })
+    .await;
     let expected = [
         json!(["restart", "invalid", ["@restart", "x"]]),
         json!(["unknown", "spawn_failed", ["@unknown"]]),
@@ -355,6 +360,17 @@ async fn faults_of_definitions_are_named_before_anything_runs() {
     ] {
         let (code, said) = checked(&config, any).await;
         assert!(code == 78 && said.contains(fault), "{config}: {code} {said}");
+    }
+    for (argv0, warning) in [
+        ("a", "commands.a: argv[0]: \"a\" is not in /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+        ("/etc/passwd", "commands.a: argv[0]: \"/etc/passwd\" is not an executable file"),
+        ("sh\"]\nenvironment = { PATH = \"/etc\" }#", "commands.a: argv[0]: \"sh\" is not in /etc"),
+        ("sh", "the configuration is valid"),
+        ("/bin/sh", "the configuration is valid"),
+    ] {
+        let (code, said) = checked(&command(&format!("argv = [\"{argv0}\"]")), any).await;
+        assert!(code == 0 && said.contains(warning), "{argv0}: {said}");
+        assert_eq!(said.contains("warning"), warning.contains("argv"), "{argv0}: {said}");
     }
     let known = command("argv = [\"a\"]");
     assert_eq!(checked(&known, "permit(principal, action, resource) when { true };").await.0, 0);

@@ -39,7 +39,10 @@ fn as_text(identity: &str, check: &CommandCheck) -> String {
     let command = fields([
         ("programs", check.programs.join(" ")),
         ("tool pattern", check.permission_pattern.clone()),
-        ("uses sudo", yes_or_no(check.uses_sudo)),
+        (
+            "uses sudo",
+            if check.uses_sudo || check.understood { yes_or_no(check.uses_sudo) } else { "not known".into() },
+        ),
     ]);
     decision + &missing.collect::<String>() + &command
 }
@@ -58,6 +61,7 @@ fn as_json(check: &CommandCheck) -> String {
         "programs": check.programs,
         "permission_pattern": check.permission_pattern,
         "uses_sudo": check.uses_sudo,
+        "understood": check.understood,
     });
     format!("{object}\n")
 }

@@ -450,13 +450,14 @@ impl Config {
         }
     }
 
-    /// Likely mistakes in the policy.
+    /// Likely mistakes in the policy, and in the named commands.
     ///
     /// # Errors
-    /// It cannot be used.
-    pub fn policy_warnings(&self) -> Result<Vec<String>, ConfigError> {
-        let Some(policy) = self.policy_file()? else { return Ok(Vec::new()) };
-        Ok(policy.load()?.warnings)
+    /// They cannot be used.
+    pub fn warnings(&self) -> Result<Vec<String>, ConfigError> {
+        let of_policy = self.policy_file()?.map(|policy| policy.load()).transpose()?.map(|policy| policy.warnings);
+        let of_commands = self.named_commands()?.warnings(&self.environment);
+        Ok(of_policy.into_iter().flatten().chain(of_commands).collect())
     }
 
     /// The named commands.

@@ -17,8 +17,14 @@ impl NamePatterns {
     /// A pattern is malformed; `key` is the setting it is from.
     pub(crate) fn new(key: &str, patterns: &[String]) -> Result<Self, InvalidSetting> {
         let patterns = patterns.iter().map(|pattern| {
-            let malformed = |error| InvalidSetting(format!("{key}: {pattern:?}: {error}"));
-            Pattern::new(pattern).map_err(malformed)
+            let malformed = |fault: &str| InvalidSetting(format!("{key}: {pattern:?}: {fault}"));
+            match pattern.strip_prefix("unix:uid=") {
+                // it would match nobody
+                Some(uid) if uid.contains(char::is_alphabetic) => {
+                    Err(malformed("a user is given by number, as `id -u NAME` prints it"))
+                }
+                _ => Pattern::new(pattern).map_err(|error| malformed(&error.to_string())),
+            }
         });
         patterns.collect::<Result<_, _>>().map(Self)
     }

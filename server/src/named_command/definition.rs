@@ -84,6 +84,10 @@ impl Definition {
         probe.map(|_| definition).map_err(|fault| fault.to_string())
     }
 
+    pub(super) fn config(&self) -> &NamedCommandConfig {
+        &self.config
+    }
+
     /// Whether arguments are compared with regular expressions of the configuration, which may take long.
     pub(super) fn has_patterns(&self) -> bool {
         !self.config.parameters.is_empty()

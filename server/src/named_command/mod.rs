@@ -1,6 +1,7 @@
 //! Named commands: defined by the agent's configuration, and run by their names, such as `@restart-web web-3`.
 
 mod definition;
+mod program;
 mod range;
 mod word;
 
@@ -68,6 +69,15 @@ impl NamedCommands {
             Err(error) => (command, Some(error)),
         };
         Resolved { command: command.with_named_command(name), refusal }
+    }
+
+    /// Likely mistakes in the definitions, whose commands have this environment unless they say otherwise.
+    pub(crate) fn warnings(&self, environment: &BTreeMap<String, String>) -> Vec<String> {
+        let missing = |(name, definition): (&String, &Definition)| {
+            let fault = program::missing(definition.config(), environment)?;
+            Some(format!("commands.{name}: argv[0]: {fault}"))
+        };
+        self.0.iter().filter_map(missing).collect()
     }
 
     /// Their definitions, for callers, without the values of variables.

@@ -34,10 +34,9 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// Takes the current time as the agent's start.
-    pub(crate) fn new(stack: Stack, tls: Option<Tls>, config: &Config) -> Self {
+    pub(crate) fn new(stack: Stack, tls: Option<Tls>, config: &Config, start_time: SystemTime) -> Self {
         let labels = config.labels.clone().into_iter().collect();
-        let (start_time, has_keeper) = (SystemTime::now(), config.kept_by.is_some());
+        let has_keeper = config.kept_by.is_some();
         Self { stack, tls, max_executions: config.max_executions, labels, start_time, user: own_user(), has_keeper }
     }
 }
@@ -124,6 +123,7 @@ fn with_analysis(answer: CheckCommandResponse, analysis: &Analysis) -> CheckComm
     CheckCommandResponse {
         permission_pattern: permission_pattern(analysis).unwrap_or_default(),
         uses_sudo: analysis.uses_sudo,
+        understood: analysis.understood,
         programs: analysis.programs.clone(),
         ..answer
     }

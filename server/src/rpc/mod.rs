@@ -2,5 +2,6 @@
 
 pub(crate) mod agent_service;
 pub(crate) mod execution_service;
+pub(crate) mod health_service;
 mod interact;
 mod run;
