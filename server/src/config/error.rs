@@ -91,6 +91,9 @@ impl ConfigError {
 
 /// The message of serde for an invalid value, without the value.
 fn without_value(message: &str) -> String {
+    if message.starts_with("unexpected leading zero") {
+        return "a number cannot begin with 0, and a string is in double quotes".to_owned();
+    }
     let words = ["invalid type", "invalid value", "invalid length"];
     match (words.iter().find(|words| message.starts_with(**words)), message.rsplit_once(", expected ")) {
         (Some(words), Some((_, expected))) => format!("{words}, expected {}", with_example(expected)),
@@ -103,6 +106,7 @@ fn with_example(expected: &str) -> &str {
     match expected {
         "a duration" => "a duration such as \"10m\"",
         "a sequence" => "a list such as [\"...\"]",
+        "a string" => "a string in double quotes",
         other => other,
     }
 }

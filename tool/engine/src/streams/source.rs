@@ -21,7 +21,7 @@ use crate::state::checkpoint::Checkpoint;
 
 /// The most that is delivered in one piece: larger chunks leave the processor's caches before they are sent.
 pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
-/// The most that is moved at once to where it is kept, by a thread that has to be woken for it.
+/// The most that is read at once, or moved to where it is kept, by a thread that has to be woken for it.
 const MOVED_BYTES: usize = 4 * CHUNK_BYTES;
 /// The most that a terminal gives at once: see N_TTY_BUF_SIZE in the kernel's n_tty.c.
 const TERMINAL_BYTES: usize = 4096;
@@ -153,7 +153,7 @@ impl Pipe {
                     // no lock of a command's is needed for that
                     kept.and_then(|(kept, checkpoint)| checkpoint.read(kept, CHUNK_BYTES))
                 }
-                None => pipe.end.run(move || reader.read()).await.map(chunks),
+                None => pipe.end.run(move || reader.read(wanted.unwrap_or(usize::MAX))).await,
             }
         } else if events.is_empty() {
             Err(io::ErrorKind::WouldBlock.into())
@@ -169,8 +169,22 @@ impl Pipe {
 }
 
 impl OutputPipe {
+    /// Several chunks, as far as they are wanted, where there is always more: handing each over costs as much as reading it.
+    fn read(&self, wanted: usize) -> io::Result<Vec<Bytes>> {
+        let mut read = chunks(self.read_chunk()?);
+        let most = wanted.min(MOVED_BYTES) / CHUNK_BYTES;
+        while read.len() < most && read.last().is_some_and(|chunk| chunk.len() == CHUNK_BYTES) {
+            match self.read_chunk() {
+                Ok(chunk) if !chunk.is_empty() => read.push(chunk),
+                // the end, or an error, is found by the next read as well
+                _ => break,
+            }
+        }
+        Ok(read)
+    }
+
     /// Up to a chunk.
-    fn read(&self) -> io::Result<Bytes> {
+    fn read_chunk(&self) -> io::Result<Bytes> {
         let most = self.ready(CHUNK_BYTES)?;
         let mut chunk = Vec::with_capacity(most);
         rustix::io::read(&self.end, rustix::buffer::spare_capacity(&mut chunk))?;
