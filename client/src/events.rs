@@ -68,6 +68,7 @@ impl Events {
                 return Ok(Some(event));
             }
             let Some(frame) = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await.transpose()? else {
+                // without trailers the connection was lost
                 return Ok(None);
             };
             match frame.into_data() {
@@ -84,5 +85,46 @@ fn end(decoder: &FrameDecoder, trailers: Option<&HeaderMap>) -> Result<Option<Ex
         Some(status) if status.code() != Code::Ok => Err(status),
         Some(_) if decoder.is_within_message() => Err(Status::internal("the response ends within a message")),
         _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use bytes::{Bytes, BytesMut};
+    use futures_util::stream;
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+    use telexec_proto::frame::encode;
+    use telexec_proto::v1::execution_event::Event;
+
+    use super::*;
+
+    /// What is made of an event, cut at `length` if that is given, and these trailers.
+    async fn received(length: Option<usize>, status: Option<&'static str>) -> Result<bool, Code> {
+        let event = ExecutionEvent { event: Some(Event::Stdout(Bytes::from_static(b"out"))), position: 0 };
+        let mut data = BytesMut::new();
+        assert!(encode(event, &mut data).is_empty());
+        data.truncate(length.unwrap_or(usize::MAX));
+        let trailers =
+            status.map(|status| HeaderMap::from_iter([("grpc-status".parse().unwrap(), status.parse().unwrap())]));
+        let frames = [Some(Frame::data(data.freeze())), trailers.map(Frame::trailers)].into_iter().flatten();
+        let body = Body::new(StreamBody::new(stream::iter(frames.map(Ok::<_, Infallible>))));
+        let mut events = Events::Carried { body, decoder: FrameDecoder::default() };
+        if length.is_none() {
+            assert!(events.next().await.unwrap().is_some());
+        }
+        events.next().await.map(|event| event.is_some()).map_err(|status| status.code())
+    }
+
+    #[tokio::test]
+    async fn the_end_is_what_the_trailers_say() {
+        assert_eq!(received(None, Some("0")).await, Ok(false));
+        assert_eq!(received(None, Some("4")).await, Err(Code::DeadlineExceeded));
+        assert_eq!(received(Some(7), Some("0")).await, Err(Code::Internal));
+        // a connection that was lost
+        assert_eq!(received(None, None).await, Ok(false));
+        assert_eq!(received(Some(7), None).await, Ok(false));
     }
 }

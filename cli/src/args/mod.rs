@@ -97,7 +97,7 @@ what the command has instead. All of them would have to hold.
 
 \"tool pattern\" is what an AI tool (see telexec tool) would ask permission for: the command's only program with any
 arguments, such as ls **; empty if it runs several programs, or if they cannot be determined. \"uses sudo\" is yes for
-su, doas, pkexec and run0 too, and not known if they cannot be determined.
+su, doas, pkexec and run0 too, and \"not known\" if the programs cannot be determined.
 
 DUR is a number of seconds, or a duration such as 500ms, 10s, 5m, 1h30m.
 SIZE is a number of bytes, or a size such as 512K, 256M, 2GiB; K is 1,024.
@@ -105,7 +105,8 @@ FILE of --env-file has lines NAME=VALUE, or NAME alone, which passes on the call
 
 With --json, one object:
   {\"allowed\":…,\"reason\":…,\"missing\":[…],\"needs_approval\":…,\"recorded\":…,\"programs\":[…],\"permission_pattern\":…,\"uses_sudo\":…,
-   \"understood\":…}         false: programs, permission_pattern and uses_sudo may be incomplete"
+   \"understood\":…}
+If understood is false, programs, permission_pattern and uses_sudo may be incomplete."
     )]
     Check(Box<CheckArgs>),
     /// Run a command on many machines at once

@@ -84,8 +84,15 @@ impl Definition {
         probe.map(|_| definition).map_err(|fault| fault.to_string())
     }
 
-    pub(super) fn config(&self) -> &NamedCommandConfig {
-        &self.config
+    pub(super) fn program(&self) -> Option<&str> {
+        match self.words.first()? {
+            Word::Fixed(program) => Some(program),
+            Word::Parameter(_) => None,
+        }
+    }
+
+    pub(super) fn environment(&self) -> &BTreeMap<String, String> {
+        &self.config.environment
     }
 
     /// Whether arguments are compared with regular expressions of the configuration, which may take long.

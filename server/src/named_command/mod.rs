@@ -74,7 +74,7 @@ impl NamedCommands {
     /// Likely mistakes in the definitions, whose commands have this environment unless they say otherwise.
     pub(crate) fn warnings(&self, environment: &BTreeMap<String, String>) -> Vec<String> {
         let missing = |(name, definition): (&String, &Definition)| {
-            let fault = program::missing(definition.config(), environment)?;
+            let fault = program::missing(definition.program()?, [definition.environment(), environment])?;
             Some(format!("commands.{name}: argv[0]: {fault}"))
         };
         self.0.iter().filter_map(missing).collect()

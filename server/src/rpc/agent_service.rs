@@ -97,7 +97,8 @@ impl AgentService for Agent {
         let user = facts.place().map_or(Ok(()), |place| self.stack.engine.check_user(place));
         if let (true, Err(refusal)) = (is_possible, user) {
             let reason = refusal.to_string();
-            return counted(&call.reservation, CheckCommandResponse { reason, ..Default::default() });
+            let refused = CheckCommandResponse { reason, ..Default::default() };
+            return counted(&call.reservation, with_analysis(refused, facts.analysis()));
         }
         let Decision { allowed, reason, missing, approval, record: recorded, .. } = decision;
         let needs_approval = approval.is_some();

@@ -1,4 +1,4 @@
-//! `grpc.health.v1.Health`, with the agent's start time in each answer.
+//! `grpc.health.v1.Health`, with the agent's start time in each answer to `Check`.
 
 use std::time::SystemTime;
 

@@ -165,9 +165,14 @@ async fn telexec_check_asks_and_runs_nothing() {
          uses sudo:    yes\n"
     );
     assert_eq!(out, expected);
+    let (_, out, _) = check(&["-c", "$x"]).await;
+    assert!(out.ends_with("uses sudo:    not known\n"), "{out}");
+    let (_, out, _) = check(&["-c", "sudo $x"]).await;
+    assert!(out.ends_with("uses sudo:    yes\n"), "{out}");
     let (code, out, _) = check(&["--json", "-c", "rm x"]).await;
     let reported: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &reported["allowed"], &reported["programs"]), (125, &json!(false), &json!(["rm"])));
+    assert_eq!(reported["understood"], true);
     assert_eq!(reported["missing"], json!(["context.programs == [\"ls\"] (programs is [\"rm\"])"]));
     let (code, _, reported) = check(&["--as", "anna", "-c", "ls"]).await;
     assert!(code == 125 && reported.contains("permits CheckAs anna on "), "{reported}");

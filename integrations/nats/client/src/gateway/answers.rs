@@ -1,10 +1,11 @@
 //! Methods that are asked and answered: each is a message to the agent, and its answer.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use prost::Message;
 use telexec_executor::ExecutorError;
 use telexec_proto::convert::error_to_status;
+use telexec_proto::start_time;
 use telexec_proto::v1::agent_service_server::AgentService;
 use telexec_proto::v1::{CheckCommandRequest, CheckCommandResponse, GetAgentRequest, GetAgentResponse};
 use tonic::{Request, Response, Status};
@@ -81,8 +82,13 @@ impl Health for Gateway {
         let info = self.info().await;
         // also where the agent is away: requests are withdrawn without it; others may be dropped all the time
         let _ = tokio::time::timeout(self.0.options.connect_timeout, self.0.cancellations.wait()).await;
-        info?;
-        Ok(Response::new(HealthCheckResponse { status: ServingStatus::Serving.into() }))
+        let start_time = info?.start_time.and_then(|time| SystemTime::try_from(time).ok());
+        let mut answer = Response::new(HealthCheckResponse { status: ServingStatus::Serving.into() });
+        // digits are always valid
+        if let Some(Ok(start_time)) = start_time.map(|time| start_time::format(time).parse()) {
+            answer.metadata_mut().insert(start_time::HEADER, start_time);
+        }
+        Ok(answer)
     }
 
     type WatchStream = futures_util::stream::Empty<Result<HealthCheckResponse, Status>>;
