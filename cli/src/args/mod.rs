@@ -93,7 +93,7 @@ Examples:
   telexec check --json --user nobody build-7 make check | jq .reason",
         after_long_help = "\
 If it is not allowed, \"not met\" lists the conditions of the nearest rule that do not hold, each with
-what the command has instead. All of them would have to hold.
+what the command has instead. All of them would have to hold. \"recorded\" is yes if the agent makes a session recording.
 
 \"tool pattern\" is what an AI tool (see telexec tool) would ask permission for: the command's only program with any
 arguments, such as ls **; empty if it runs several programs, or if they cannot be determined. \"uses sudo\" is yes for

@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use telexec_executor::{Event, Execution, ExecutionId, Exited, OutputStream};
+use telexec_executor::{Event, Execution, ExecutionId, ExecutorError, Exited, OutputStream};
 
 pub(crate) use self::interaction::{InputPosition, Interaction, StdinOptions};
 pub(crate) use self::section::{Section, SectionEvent};
@@ -161,7 +161,13 @@ async fn write_events(mut execution: Execution, mode: &OutputMode<'_>) -> Result
     let mut output = if mode.raw { OutputWriter::to_terminal() } else { OutputWriter::start() }?;
     let mut incomplete = false;
     while let Some(event) = execution.next().await {
-        let event = event.map_err(|error| call_failure(exit::of_lost(&error), mode.target, &error))?;
+        let event = event.map_err(|error| {
+            let is_ended = matches!(error, ExecutorError::Denied { .. });
+            let failure = call_failure(exit::of_lost(&error), mode.target, &error);
+            failure.hint(is_ended.then_some(
+                "the command had started: the agent ended this call, and with it the command unless it was detached",
+            ))
+        })?;
         if mode.json {
             let line = json::line(&event).map_err(|error| Failure::new(exit::LOST, &error))?;
             output.write(OutputStream::Stdout, line.into()).await?;

@@ -18,12 +18,9 @@ impl NamePatterns {
     pub(crate) fn new(key: &str, patterns: &[String]) -> Result<Self, InvalidSetting> {
         let patterns = patterns.iter().map(|pattern| {
             let malformed = |fault: &str| InvalidSetting(format!("{key}: {pattern:?}: {fault}"));
-            match pattern.strip_prefix("unix:uid=") {
-                // it would match nobody
-                Some(uid) if uid.contains(char::is_alphabetic) => {
-                    Err(malformed("a user is given by number, as `id -u NAME` prints it"))
-                }
-                _ => Pattern::new(pattern).map_err(|error| malformed(&error.to_string())),
+            match is_of_nobody(pattern) {
+                true => Err(malformed("local users are unix:uid=N, with N as `id -u NAME` prints it")),
+                false => Pattern::new(pattern).map_err(|error| malformed(&error.to_string())),
             }
         });
         patterns.collect::<Result<_, _>>().map(Self)
@@ -32,4 +29,11 @@ impl NamePatterns {
     pub(crate) fn contain(&self, identity: &str) -> bool {
         self.0.iter().any(|pattern| pattern.matches_with(identity, MATCHING))
     }
+}
+
+/// Whether this looks like a local user, and matches none.
+fn is_of_nobody(pattern: &str) -> bool {
+    let is_number = |text: &str| text.parse::<u32>().is_ok_and(|uid| uid.to_string() == text);
+    let is_name = !pattern.contains(['*', '?', '[']);
+    is_name && pattern.starts_with("unix:") && !pattern.strip_prefix("unix:uid=").is_some_and(is_number)
 }

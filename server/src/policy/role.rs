@@ -74,6 +74,13 @@ mod tests {
 
     #[test]
     fn malformed_patterns_are_named() {
+        for nobody in ["unix:uid=root", "unix:uid=", "unix:uid=00", "unix:uid=0 ", "unix:uid=4294967296", "unix:gid=0"]
+        {
+            assert!(roles(&[nobody]).unwrap_err().to_string().contains("local users are unix:uid=N"), "{nobody}");
+        }
+        for valid in ["unix:uid=4294967294", "unix:uid=*", "unix:**", "unix:uid=100[0-9]", "unixes"] {
+            roles(&[valid]).unwrap();
+        }
         let error = roles(&["a", "spiffe://x/**y"]).unwrap_err().to_string();
         assert!(error.starts_with("roles.r: \"spiffe://x/**y\": "), "{error}");
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod end;
 pub(crate) mod input;
+mod scatter;
 pub(crate) mod source;
 pub(crate) mod terminal;
 

@@ -15,6 +15,7 @@ use telexec_executor::OutputStream;
 use tokio::io::unix::AsyncFd;
 
 use super::end::StreamEnd;
+use super::scatter::read_chunks;
 use super::terminal::Terminal;
 use crate::process::control;
 use crate::state::checkpoint::Checkpoint;
@@ -169,28 +170,17 @@ impl Pipe {
 }
 
 impl OutputPipe {
-    /// Several chunks, as far as they are wanted, where there is always more: handing each over costs as much as reading it.
+    /// A chunk, or several as far as they are wanted where there is always more: handing each over costs as much as reading it.
     fn read(&self, wanted: usize) -> io::Result<Vec<Bytes>> {
-        let mut read = chunks(self.read_chunk()?);
-        let most = wanted.min(MOVED_BYTES) / CHUNK_BYTES;
-        while read.len() < most && read.last().is_some_and(|chunk| chunk.len() == CHUNK_BYTES) {
-            match self.read_chunk() {
-                Ok(chunk) if !chunk.is_empty() => read.push(chunk),
-                // the end, or an error, is found by the next read as well
-                _ => break,
-            }
-        }
-        Ok(read)
-    }
-
-    /// Up to a chunk.
-    fn read_chunk(&self) -> io::Result<Bytes> {
-        let most = self.ready(CHUNK_BYTES)?;
-        let mut chunk = Vec::with_capacity(most);
-        rustix::io::read(&self.end, rustix::buffer::spare_capacity(&mut chunk))?;
-        self.gushes.store(chunk.len() == CHUNK_BYTES, Ordering::Relaxed);
+        let gushed = self.gushes.load(Ordering::Relaxed);
+        let size = self.ready(CHUNK_BYTES)?;
+        let count = if gushed { (wanted.min(MOVED_BYTES) / CHUNK_BYTES).max(1) } else { 1 };
+        let read = read_chunks(&self.end, count, size)?;
+        self.gushes.store(read.first().is_some_and(|chunk| chunk.len() == CHUNK_BYTES), Ordering::Relaxed);
         // so that much memory does not hold little
-        Ok(if chunk.len() < most / 2 { Bytes::copy_from_slice(&chunk) } else { chunk.into() })
+        let shrink =
+            |chunk: Vec<u8>| if chunk.len() < size / 2 { Bytes::copy_from_slice(&chunk) } else { chunk.into() };
+        Ok(read.into_iter().map(shrink).collect())
     }
 
     /// Moves it to where it is kept, as far as it is wanted.
