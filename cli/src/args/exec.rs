@@ -32,8 +32,9 @@ Exit codes:
   126    the program or shell cannot be executed
   127    the program, shell or named command was not found
   128+n  killed by signal n; 130 after Ctrl-C
-  255    the agent is unreachable, or the connection was lost; or the agent ended the command, as it shut down or
-         the policy no longer permits it; also instead of 0 if part of the output, or the receipt of --receipt-file, is missing
+  255    the agent is unreachable, or the connection was lost;
+         or the agent ended the command, as it shut down or the policy no longer permits it;
+         also instead of 0 if part of the output, or the receipt of --receipt-file, is missing
 
 DUR is a number of seconds, or a duration such as 500ms, 10s, 5m, 1h30m.
 SIZE is a number of bytes, or a size such as 512K, 256M, 2GiB; K is 1,024.
