@@ -111,6 +111,19 @@ impl Pump<'_> {
             self.totals.lock(stream).incomplete = false;
             return None;
         };
+        if self.read_to_end(&source, stream).await {
+            return None;
+        }
+        // what holds up the next chunk holds up none that was read
+        let read = source.take_read();
+        if !read.is_empty() {
+            self.deliver(read, stream, !self.abandoned.is_cancelled(), &mut None).await;
+        }
+        Some(source)
+    }
+
+    /// False: more may come, and is not waited for.
+    async fn read_to_end(&self, source: &Source, stream: OutputStream) -> bool {
         let mut tail: Option<Tail> = None;
         let mut pace = Pace::default();
         loop {
@@ -121,39 +134,44 @@ impl Pump<'_> {
                 tail.extend(asked.elapsed());
             }
             pace.wait(self.exited).await;
-            if !self.wait_readable(&source, &mut tail).await {
-                return Some(source);
+            if !self.wait_readable(source, &mut tail).await {
+                return false;
             }
             let wanted = is_wanted.then(|| self.left(stream).min(room));
-            let Some((read, turn)) = self.read(&source, wanted).await else { return Some(source) };
+            let Some((read, turn)) = self.read(source, wanted).await else { return false };
             let chunks = match read {
                 Ok(chunks) if chunks.is_empty() => {
                     self.totals.lock(stream).incomplete = false;
-                    return None;
+                    return true;
                 }
                 Ok(chunks) => chunks,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                Err(_) => return None,
+                Err(_) => return true,
             };
-            let length = chunks.iter().map(Bytes::len).sum();
             if self.is_paced {
-                pace.record(length);
+                pace.record(chunks.iter().map(Bytes::len).sum());
             }
-            if let Some(tail) = &mut tail {
-                tail.record(length);
-            }
-            chunks.iter().for_each(|chunk| self.observers.output(stream, chunk));
-            let asked = Instant::now();
-            let is_safe = self.observers.safe().await;
-            if let Some(tail) = &mut tail {
-                tail.extend(asked.elapsed());
-            }
-            if is_wanted && !is_safe {
-                self.transcript.checkpoint().iter().for_each(|checkpoint| checkpoint.retract(length));
-            }
-            chunks.into_iter().for_each(|chunk| self.forward(is_wanted && is_safe, chunk, stream));
+            self.deliver(chunks, stream, is_wanted, &mut tail).await;
             drop(turn);
         }
+    }
+
+    /// Gives what was read to who gets it.
+    async fn deliver(&self, chunks: Vec<Bytes>, stream: OutputStream, is_wanted: bool, tail: &mut Option<Tail>) {
+        let length = chunks.iter().map(Bytes::len).sum();
+        if let Some(tail) = tail {
+            tail.record(length);
+        }
+        chunks.iter().for_each(|chunk| self.observers.output(stream, chunk));
+        let asked = Instant::now();
+        let is_safe = self.observers.safe().await;
+        if let Some(tail) = tail {
+            tail.extend(asked.elapsed());
+        }
+        if is_wanted && !is_safe {
+            self.transcript.checkpoint().iter().for_each(|checkpoint| checkpoint.retract(length));
+        }
+        chunks.into_iter().for_each(|chunk| self.forward(is_wanted && is_safe, chunk, stream));
     }
 
     /// Reads in turn; `None`: it is not waited for any more.

@@ -2,7 +2,7 @@
 
 pub(crate) mod end;
 pub(crate) mod input;
-mod scatter;
+mod read_ahead;
 pub(crate) mod source;
 pub(crate) mod terminal;
 

@@ -15,7 +15,7 @@ use telexec_executor::OutputStream;
 use tokio::io::unix::AsyncFd;
 
 use super::end::StreamEnd;
-use super::scatter::read_chunks;
+use super::read_ahead::ReadAhead;
 use super::terminal::Terminal;
 use crate::process::control;
 use crate::state::checkpoint::Checkpoint;
@@ -47,6 +47,8 @@ pub(crate) struct OutputPipe {
     enlarged: AtomicBool,
     /// At least a chunk was read at once.
     gushes: AtomicBool,
+    /// What was read, unless it is kept.
+    ahead: ReadAhead,
     /// Where what is read is kept for the next agent.
     kept: Option<(Arc<Checkpoint>, OutputStream)>,
 }
@@ -78,11 +80,13 @@ impl Source {
     /// The runtime cannot watch another descriptor.
     pub(crate) fn pipe(end: StreamEnd, kept: Option<(Arc<Checkpoint>, OutputStream)>) -> io::Result<Self> {
         let [enlarged, gushes] = [false; 2].map(AtomicBool::new);
-        Ok(Self::Pipe(Pipe(control::watch(Arc::new(OutputPipe { end, enlarged, gushes, kept }))?)))
+        let ahead = ReadAhead::default();
+        Ok(Self::Pipe(Pipe(control::watch(Arc::new(OutputPipe { end, enlarged, gushes, ahead, kept }))?)))
     }
 
     pub(crate) async fn readable(&self) -> io::Result<()> {
         match self {
+            Self::Pipe(Pipe(pipe)) if pipe.get_ref().ahead.is_busy() => Ok(()),
             Self::Pipe(Pipe(pipe)) => pipe.readable().await.map(|mut ready| ready.retain_ready()),
             Self::Terminal(_, Some(relay)) if relay.has_left() => Ok(()),
             Self::Terminal(terminal, _) => terminal.readable().await,
@@ -104,8 +108,16 @@ impl Source {
         }
     }
 
-    /// Reads what is available, in chunks; none: the end. What is `wanted` is kept for the next agent,
-    /// if there is to be one, up to that many bytes. If this is dropped, it may be read, and lost, nevertheless.
+    /// What was read before, and nobody has waited for.
+    pub(crate) fn take_read(&self) -> Vec<Bytes> {
+        match self {
+            Self::Pipe(Pipe(pipe)) => pipe.get_ref().ahead.take_now(),
+            Self::Terminal(..) => Vec::new(),
+        }
+    }
+
+    /// Reads what is available, in chunks; none: the end. What is `wanted` is kept for the next agent, if there is to be one, up
+    /// to that many bytes. If this is dropped, what is not kept comes with the next read, or with `take_read`.
     ///
     /// # Errors
     /// `WouldBlock`: nothing is available.
@@ -131,15 +143,20 @@ impl Source {
 impl Pipe {
     async fn ready(&self) -> u64 {
         let pipe = Arc::clone(self.0.get_ref());
-        match pipe.end.events(PollFlags::IN) {
+        let read = pipe.ahead.length().await;
+        let left = match pipe.end.events(PollFlags::IN) {
             Ok(events) if !events.contains(PollFlags::IN) => 0,
             _ => self.0.get_ref().end.run(move || Ok(ioctl_fionread(&pipe.end)?)).await.unwrap_or(0),
-        }
+        };
+        read.saturating_add(left)
     }
 
     async fn read(&self, wanted: Option<usize>) -> io::Result<Vec<Bytes>> {
-        let mut guard = self.0.readable().await?;
         let pipe = self.0.get_ref();
+        if pipe.ahead.is_busy() {
+            return pipe.ahead.take().await;
+        }
+        let mut guard = self.0.readable().await?;
         let mut events = pipe.end.events(PollFlags::IN)?;
         if events == PollFlags::HUP {
             // the kernel looks for output before it looks for writers: the last one may have written between
@@ -154,7 +171,11 @@ impl Pipe {
                     // no lock of a command's is needed for that
                     kept.and_then(|(kept, checkpoint)| checkpoint.read(kept, CHUNK_BYTES))
                 }
-                None => pipe.end.run(move || reader.read(wanted.unwrap_or(usize::MAX))).await,
+                None => {
+                    pipe.ahead.begin();
+                    drop(pipe.end.begin(move || reader.read(wanted.unwrap_or(usize::MAX))));
+                    pipe.ahead.take().await
+                }
             }
         } else if events.is_empty() {
             Err(io::ErrorKind::WouldBlock.into())
@@ -170,17 +191,21 @@ impl Pipe {
 }
 
 impl OutputPipe {
-    /// A chunk, or several as far as they are wanted where there is always more: handing each over costs as much as reading it.
-    fn read(&self, wanted: usize) -> io::Result<Vec<Bytes>> {
-        let gushed = self.gushes.load(Ordering::Relaxed);
-        let size = self.ready(CHUNK_BYTES)?;
-        let count = if gushed { (wanted.min(MOVED_BYTES) / CHUNK_BYTES).max(1) } else { 1 };
-        let read = read_chunks(&self.end, count, size)?;
-        self.gushes.store(read.first().is_some_and(|chunk| chunk.len() == CHUNK_BYTES), Ordering::Relaxed);
+    /// Reads a chunk, or several as far as they are wanted where there is always more: handing this over costs as much as reading.
+    fn read(&self, wanted: usize) {
+        let is_gushing = self.gushes.load(Ordering::Relaxed);
+        let count = if is_gushing { (wanted.min(MOVED_BYTES) / CHUNK_BYTES).max(1) } else { 1 };
+        self.ahead.fill(count, || self.read_chunk());
+    }
+
+    /// Up to a chunk.
+    fn read_chunk(&self) -> io::Result<Bytes> {
+        let most = self.ready(CHUNK_BYTES)?;
+        let mut chunk = Vec::with_capacity(most);
+        rustix::io::read(&self.end, rustix::buffer::spare_capacity(&mut chunk))?;
+        self.gushes.store(chunk.len() == CHUNK_BYTES, Ordering::Relaxed);
         // so that much memory does not hold little
-        let shrink =
-            |chunk: Vec<u8>| if chunk.len() < size / 2 { Bytes::copy_from_slice(&chunk) } else { chunk.into() };
-        Ok(read.into_iter().map(shrink).collect())
+        Ok(if chunk.len() < most / 2 { Bytes::copy_from_slice(&chunk) } else { chunk.into() })
     }
 
     /// Moves it to where it is kept, as far as it is wanted.

@@ -1,0 +1,198 @@
+//! What a thread reads of a pipe, chunk by chunk, while what it has read is taken.
+
+use std::io;
+use std::sync::{Mutex, MutexGuard};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use super::source::CHUNK_BYTES;
+use crate::lock::lock;
+
+/// Between a thread that reads and the task that takes.
+#[derive(Default)]
+pub(super) struct ReadAhead {
+    state: Mutex<State>,
+    /// There is another chunk, or the thread no longer reads.
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    chunks: Vec<Bytes>,
+    is_reading: bool,
+    /// How reading ended, if its first read has failed, or found the end of the stream.
+    end: Option<io::Result<()>>,
+}
+
+/// A thread reads, until this is dropped.
+struct Reading<'a>(&'a ReadAhead);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        if std::mem::take(&mut self.0.state().is_reading) {
+            self.0.changed.notify_one();
+        }
+    }
+}
+
+impl ReadAhead {
+    /// True: a thread reads, or what it has read was not taken.
+    pub(super) fn is_busy(&self) -> bool {
+        let state = self.state();
+        state.is_reading || !state.chunks.is_empty()
+    }
+
+    /// Before it is handed to a thread. At most one reads at a time, or chunks would change places.
+    pub(super) fn begin(&self) {
+        self.state().is_reading = true;
+    }
+
+    /// For the thread: reads chunks until one is not full, `count` at the most.
+    pub(super) fn fill(&self, count: usize, read: impl Fn() -> io::Result<Bytes>) {
+        let _reading = Reading(self);
+        for number in 1..=count {
+            let read = read();
+            let is_last = number == count || read.as_ref().map_or(0, Bytes::len) < CHUNK_BYTES;
+            match read {
+                Ok(chunk) if !chunk.is_empty() => self.add(chunk, is_last),
+                end if number == 1 => self.state().end = Some(end.map(drop)),
+                // the next read finds it again
+                _ => {}
+            }
+            if is_last {
+                break;
+            }
+        }
+    }
+
+    fn add(&self, chunk: Bytes, is_last: bool) {
+        {
+            let mut state = self.state();
+            state.chunks.push(chunk);
+            state.is_reading = !is_last;
+        }
+        self.changed.notify_one();
+    }
+
+    /// Takes what was read, as soon as there is something; none: the end.
+    ///
+    /// # Errors
+    /// Those of reading; `WouldBlock`: all was taken before.
+    pub(super) async fn take(&self) -> io::Result<Vec<Bytes>> {
+        loop {
+            {
+                let mut state = self.state();
+                if !state.chunks.is_empty() {
+                    return Ok(std::mem::take(&mut state.chunks));
+                }
+                if let Some(end) = state.end.take() {
+                    return end.map(|()| Vec::new());
+                }
+                if !state.is_reading {
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    /// The same without waiting.
+    pub(super) fn take_now(&self) -> Vec<Bytes> {
+        std::mem::take(&mut self.state().chunks)
+    }
+
+    /// Waits until no thread reads; returns how many bytes were read and not taken.
+    pub(super) async fn length(&self) -> u64 {
+        loop {
+            {
+                let state = self.state();
+                if !state.is_reading {
+                    return state.chunks.iter().map(|chunk| chunk.len() as u64).sum();
+                }
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, mpsc};
+    use std::thread;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    /// A thread that reads up to four chunks: those that are sent.
+    fn begin() -> (Arc<ReadAhead>, mpsc::Sender<io::Result<Bytes>>) {
+        let (send, receive) = mpsc::channel();
+        let ahead = Arc::new(ReadAhead::default());
+        ahead.begin();
+        let thread = Arc::clone(&ahead);
+        thread::spawn(move || thread.fill(4, || receive.recv().unwrap()));
+        (ahead, send)
+    }
+
+    fn full() -> Bytes {
+        vec![b'x'; CHUNK_BYTES].into()
+    }
+
+    #[tokio::test]
+    async fn what_was_read_is_taken_while_the_next_read_is_held_up() {
+        let (ahead, read) = begin();
+        assert!(ahead.take().now_or_never().is_none());
+        for _ in 0..2 {
+            read.send(Ok(full())).unwrap();
+            assert_eq!(ahead.take().await.unwrap(), [full()]);
+            assert!(ahead.is_busy());
+        }
+        assert!(ahead.length().now_or_never().is_none(), "it still reads");
+        // less than a full chunk is the last one
+        read.send(Ok("rest".into())).unwrap();
+        assert_eq!(ahead.length().await, 4);
+        assert!(ahead.is_busy(), "that is to be taken");
+        assert_eq!(ahead.take_now(), ["rest"]);
+        assert!(!ahead.is_busy());
+        assert!(ahead.take().await.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock));
+    }
+
+    #[tokio::test]
+    async fn four_chunks_are_read_at_the_most() {
+        let (ahead, read) = begin();
+        (0..5).for_each(|_| drop(read.send(Ok(full()))));
+        assert_eq!(ahead.length().await, 4 * CHUNK_BYTES as u64);
+        assert_eq!(ahead.take().await.unwrap().concat(), full().repeat(4));
+    }
+
+    #[tokio::test]
+    async fn an_end_or_an_error_comes_with_the_read_that_finds_it_first() {
+        for end in [Ok(Bytes::new()), Err(io::ErrorKind::WouldBlock.into()), Err(io::ErrorKind::OutOfMemory.into())] {
+            let expected = end.as_ref().map(Bytes::len).map_err(io::Error::kind);
+            let (ahead, read) = begin();
+            read.send(end).unwrap();
+            assert_eq!(ahead.take().await.map(|chunks| chunks.len()).map_err(|error| error.kind()), expected);
+            assert!(!ahead.is_busy());
+        }
+        // after a chunk, the next read finds it again
+        let (ahead, read) = begin();
+        read.send(Ok(full())).unwrap();
+        read.send(Ok(Bytes::new())).unwrap();
+        assert_eq!(ahead.length().await, CHUNK_BYTES as u64);
+        assert_eq!(ahead.take_now(), [full()]);
+        assert!(ahead.take().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_panic_ends_reading() {
+        let (ahead, read) = begin();
+        drop(read);
+        assert!(ahead.take().await.is_err());
+        assert!(!ahead.is_busy());
+    }
+}
