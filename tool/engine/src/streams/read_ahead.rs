@@ -1,6 +1,7 @@
 //! What a thread reads of a pipe, chunk by chunk, while what it has read is taken.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard};
 
 use bytes::Bytes;
@@ -25,17 +26,6 @@ struct State {
     end: Option<io::Result<()>>,
 }
 
-/// A thread reads, until this is dropped.
-struct Reading<'a>(&'a ReadAhead);
-
-impl Drop for Reading<'_> {
-    fn drop(&mut self) {
-        if std::mem::take(&mut self.0.state().is_reading) {
-            self.0.changed.notify_one();
-        }
-    }
-}
-
 impl ReadAhead {
     /// True: a thread reads, or what it has read was not taken.
     pub(super) fn is_busy(&self) -> bool {
@@ -50,26 +40,26 @@ impl ReadAhead {
 
     /// For the thread: reads chunks until one is not full, `count` at the most.
     pub(super) fn fill(&self, count: usize, read: impl Fn() -> io::Result<Bytes>) {
-        let _reading = Reading(self);
         for number in 1..=count {
-            let read = read();
+            let read = catch_unwind(AssertUnwindSafe(&read)).unwrap_or_else(|_| Err(io::Error::other("a panic")));
             let is_last = number == count || read.as_ref().map_or(0, Bytes::len) < CHUNK_BYTES;
-            match read {
-                Ok(chunk) if !chunk.is_empty() => self.add(chunk, is_last),
-                end if number == 1 => self.state().end = Some(end.map(drop)),
-                // the next read finds it again
-                _ => {}
-            }
+            self.add(read, number == 1, is_last);
             if is_last {
-                break;
+                return;
             }
         }
     }
 
-    fn add(&self, chunk: Bytes, is_last: bool) {
+    /// After the last one another thread may read at once.
+    fn add(&self, read: io::Result<Bytes>, is_first: bool, is_last: bool) {
         {
             let mut state = self.state();
-            state.chunks.push(chunk);
+            match read {
+                Ok(chunk) if !chunk.is_empty() => state.chunks.push(chunk),
+                end if is_first => state.end = Some(end.map(drop)),
+                // the next read finds it again
+                _ => {}
+            }
             state.is_reading = !is_last;
         }
         self.changed.notify_one();
@@ -186,6 +176,18 @@ mod tests {
         assert_eq!(ahead.length().await, CHUNK_BYTES as u64);
         assert_eq!(ahead.take_now(), [full()]);
         assert!(ahead.take().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn the_next_read_begins_as_soon_as_the_last_chunk_is_taken() {
+        let (ahead, (begin, begun)) = (Arc::new(ReadAhead::default()), mpsc::channel());
+        let thread = Arc::clone(&ahead);
+        thread::spawn(move || begun.iter().for_each(|()| thread.fill(1, || Ok("x".into()))));
+        for _ in 0..20_000 {
+            ahead.begin();
+            begin.send(()).unwrap();
+            assert_eq!(ahead.take().await.unwrap(), ["x"]);
+        }
     }
 
     #[tokio::test]
