@@ -128,6 +128,10 @@ pub async fn serve(
     if policy.is_none() {
         warn_of_no_policy(&listeners, engine.user());
     }
+    let named_commands = config.named_commands()?;
+    for warning in named_commands.warnings(&config.environment) {
+        warn!(warning, "possible mistake in a named command");
+    }
     let audit = Audit::open(&config.audit, engine.containment().as_str())?;
     let start_limiter = StartLimiter::new(config.max_starts_per_second);
     let evaluator = PolicyEvaluator::new().map_err(ServeError::Engine)?;
@@ -140,7 +144,7 @@ pub async fn serve(
         policy,
         audit: audit.clone(),
         evaluator,
-        named_commands: config.named_commands()?,
+        named_commands,
         approvals: Approvals::default(),
         receipts: Receipts::open(config.receipt_key.as_deref())?,
         body_turns: BodyTurns::new(config.worker_threads),

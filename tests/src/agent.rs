@@ -1,16 +1,16 @@
 //! A real agent: the program `telexecd`, on an address and in a directory of its own.
 
 use std::fmt;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use telexec_client::{ConnectOptions, RemoteExecutor, Target, TlsCredentials, TlsOptions};
 use tempfile::TempDir;
 
+use crate::agent_log::Log;
 use crate::wait::until_blocking;
 use crate::{Certs, Pair, Proxy, children, until, within};
 
@@ -464,49 +464,5 @@ impl Drop for Agent {
         if std::thread::panicking() {
             eprintln!("the agent's log:\n{}", self.log());
         }
-    }
-}
-
-/// Standard error of an agent, as far as it was written.
-#[derive(Default)]
-struct Log {
-    state: Mutex<LogState>,
-    changed: Condvar,
-    /// Held by who reads a line, or keeps it from being read.
-    reading: Mutex<()>,
-}
-
-#[derive(Default)]
-struct LogState {
-    text: String,
-    ended: bool,
-}
-
-impl Log {
-    fn follow(pipe: impl std::io::Read + Send + 'static) -> Arc<Self> {
-        let log = Arc::new(Self::default());
-        let writer = Arc::clone(&log);
-        std::thread::spawn(move || {
-            for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
-                writer.state.lock().unwrap().text += &format!("{}\n", String::from_utf8_lossy(&line));
-                writer.changed.notify_all();
-                drop(writer.reading.lock().unwrap());
-            }
-            writer.state.lock().unwrap().ended = true;
-            writer.changed.notify_all();
-        });
-        log
-    }
-
-    fn text(&self) -> String {
-        self.state.lock().unwrap().text.clone()
-    }
-
-    /// What `find` finds in the text, once it does; `None`: the log has ended without.
-    fn wait<T>(&self, find: impl Fn(&str) -> Option<T>) -> Option<T> {
-        let waiting = |state: &mut LogState| !state.ended && find(&state.text).is_none();
-        let (state, late) = self.changed.wait_timeout_while(self.state.lock().unwrap(), LIMIT, waiting).unwrap();
-        assert!(!late.timed_out(), "telexecd neither listens nor ends:\n{}", state.text);
-        find(&state.text)
     }
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests fail so")]
 
 mod agent;
+mod agent_log;
 mod alone;
 mod bench;
 mod certs;

@@ -101,14 +101,14 @@ async fn nothing_else_of_a_request_changes_what_runs() {
     let limits = ResourceLimits { max_processes: Some(3), ..Default::default() };
     let size = TerminalSize::new(80, 24).unwrap();
     for (command, text) in [
-        (named(&["@restart"]), "argv: has 0 after @restart, which takes 1 argument: web-{1..9}"),
-        (named(&["@restart", "web-3", "web-4"]), "argv: has 2 after @restart, "),
+        (named(&["@restart"]), "argv: has 0 arguments for @restart, which takes 1: web-{1..9}"),
+        (named(&["@restart", "web-3", "web-4"]), "argv: has 2 arguments for @restart, "),
         (named(&["@restart", "web-10"]), "argv[1]: does not match web-{1..9}"),
         (named(&["@restart", "web-3\n"]), "argv[1]: "),
         (named(&["@restart", ""]), "argv[1]: "),
         (named(&["@deploy", "--version=v7", "prod"]), "argv[2]: does not match {test,live}"),
         (named(&["@deploy", "live", "--version=v7"]), "argv[1]: "),
-        (named(&["@plain", "-P"]), "argv: has 1 after @plain, which takes no arguments"),
+        (named(&["@plain", "-P"]), "argv: has 1 argument for @plain, which takes none"),
         (restart().user("root"), "user: is not accepted by @restart"),
         (restart().working_directory("/"), "working_directory: is not accepted by @restart"),
         (restart().clear_environment(true), "clear_environment: "),
@@ -373,6 +373,8 @@ async fn faults_of_definitions_are_named_before_anything_runs() {
         assert_eq!(said.contains("warning"), warning.contains("argv"), "{argv0}: {said}");
     }
     let known = command("argv = [\"a\"]");
+    let agent = Agent::builder().config(&known).start();
+    until("the agent has reported it", async || agent.log().contains("commands.a: argv[0]: ")).await;
     assert_eq!(checked(&known, "permit(principal, action, resource) when { true };").await.0, 0);
     for condition in ["context.named_command == \"b\"", "[\"a\", \"b\"].contains(context.named_command)"] {
         let rule = format!("permit(principal, action in Action::\"start\", resource)\nwhen {{ {condition} }};");

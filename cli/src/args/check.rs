@@ -5,6 +5,14 @@ use clap::Args;
 use super::ExecArgs;
 
 #[derive(Debug, Args)]
+#[command(
+    // what matters only to a command that runs
+    mut_args(|arg| match arg.get_id().as_str() {
+        "detach_keys" | "wait_approval" | "receipt_file" | "id" | "queue" | "reconnect" => arg.hide(true),
+        "json" => arg.help("Print one JSON object"),
+        _ => arg,
+    }),
+)]
 pub(crate) struct CheckArgs {
     /// Check for another identity, if the policy permits that (CheckAs)
     #[arg(long = "as", value_name = "IDENTITY")]

@@ -106,7 +106,7 @@ FILE of --env-file has lines NAME=VALUE, or NAME alone, which passes on the call
 With --json, one object:
   {\"allowed\":…,\"reason\":…,\"missing\":[…],\"needs_approval\":…,\"recorded\":…,\"programs\":[…],\"permission_pattern\":…,\"uses_sudo\":…,
    \"understood\":…}
-If understood is false, programs, permission_pattern and uses_sudo may be incomplete."
+If understood is false, programs may be incomplete, and uses_sudo is true or null."
     )]
     Check(Box<CheckArgs>),
     /// Run a command on many machines at once

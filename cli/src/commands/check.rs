@@ -36,19 +36,24 @@ fn as_text(identity: &str, check: &CommandCheck) -> String {
     let keys = std::iter::once("not met:").chain(std::iter::repeat(""));
     let missing = keys.zip(&check.missing);
     let missing = missing.map(|(key, condition)| format!("{key:14}{}\n", condition.replace(char::is_control, " ")));
+    let others = if check.programs.is_empty() { "not known" } else { "others that are not known" };
+    let others = (!check.understood).then_some(others);
+    let programs: Vec<_> = check.programs.iter().map(String::as_str).chain(others).collect();
     let command = fields([
-        ("programs", check.programs.join(" ")),
+        ("programs", programs.join(", ")),
         ("tool pattern", check.permission_pattern.clone()),
-        (
-            "uses sudo",
-            if check.uses_sudo || check.understood { yes_or_no(check.uses_sudo) } else { "not known".into() },
-        ),
+        ("uses sudo", uses_sudo(check).map_or("not known".to_owned(), yes_or_no)),
     ]);
     decision + &missing.collect::<String>() + &command
 }
 
 fn yes_or_no(yes: bool) -> String {
     if yes { "yes".into() } else { "no".into() }
+}
+
+/// Nothing in the part of the command that is understood does not mean that no other part does.
+fn uses_sudo(check: &CommandCheck) -> Option<bool> {
+    (check.uses_sudo || check.understood).then_some(check.uses_sudo)
 }
 
 fn as_json(check: &CommandCheck) -> String {
@@ -60,7 +65,7 @@ fn as_json(check: &CommandCheck) -> String {
         "recorded": check.recorded,
         "programs": check.programs,
         "permission_pattern": check.permission_pattern,
-        "uses_sudo": check.uses_sudo,
+        "uses_sudo": uses_sudo(check),
         "understood": check.understood,
     });
     format!("{object}\n")

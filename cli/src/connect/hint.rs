@@ -167,7 +167,7 @@ fn missing_socket(path: &Path) -> String {
     let listen = format!("start the agent (telexecd --listen unix://{}), or check the path", path.display());
     match path.ancestors().skip(1).take_while(|directory| !directory.exists()).last() {
         Some(directory) => format!("there is no directory {}: {listen}", directory.display()),
-        None => format!("there is no such socket in its directory: {listen}"),
+        None => format!("the socket does not exist, though its directory does: {listen}"),
     }
 }
 

@@ -19,7 +19,7 @@ impl NamePatterns {
         let patterns = patterns.iter().map(|pattern| {
             let malformed = |fault: &str| InvalidSetting(format!("{key}: {pattern:?}: {fault}"));
             match is_of_nobody(pattern) {
-                true => Err(malformed("local users are unix:uid=N, with N as `id -u NAME` prints it")),
+                true => Err(malformed(OF_NOBODY)),
                 false => Pattern::new(pattern).map_err(|error| malformed(&error.to_string())),
             }
         });
@@ -31,8 +31,11 @@ impl NamePatterns {
     }
 }
 
+/// What is wrong with the [identity of nobody](is_of_nobody).
+pub(crate) const OF_NOBODY: &str = "names nobody: local users are unix:uid=N, with N as `id -u NAME` prints it";
+
 /// Whether this looks like a local user, and matches none.
-fn is_of_nobody(pattern: &str) -> bool {
+pub(crate) fn is_of_nobody(pattern: &str) -> bool {
     let is_number = |text: &str| text.parse::<u32>().is_ok_and(|uid| uid.to_string() == text);
     let is_name = !pattern.contains(['*', '?', '[']);
     is_name && pattern.starts_with("unix:") && !pattern.strip_prefix("unix:uid=").is_some_and(is_number)

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
+use telexec_executor::text::counted;
 use telexec_executor::{Command, Descendants, InvalidCommand, NAMED_COMMAND, asked_named_command};
 use telexec_proto::convert::duration_to_wire;
 use telexec_proto::v1::{NamedCommand, NamedCommandParameter};
@@ -137,11 +138,11 @@ impl Definition {
         let words: Vec<_> = self.parameters().map(|parameter| parameter.text.as_str()).collect();
         if arguments.len() != words.len() {
             let takes = match words.len() {
-                0 => "no arguments".to_owned(),
-                1 => format!("1 argument: {}", words.join(" ")),
-                several => format!("{several} arguments: {}", words.join(" ")),
+                0 => "none".to_owned(),
+                number => format!("{number}: {}", words.join(" ")),
             };
-            let text = format!("has {} after {NAMED_COMMAND}{name}, which takes {takes}", arguments.len());
+            let given = counted(arguments.len() as u64, "argument");
+            let text = format!("has {given} for {NAMED_COMMAND}{name}, which takes {takes}");
             return Err(InvalidCommand::new("argv", text));
         }
         for (at, (parameter, argument)) in self.parameters().zip(arguments).enumerate() {

@@ -9,6 +9,7 @@ use super::condition::Condition;
 use super::fault::Source;
 use super::simple_command::{EACH_COMMAND, NUMBERED, REDIRECTIONS};
 use super::{AgentFacts, Names, Roles, Rule};
+use crate::identity::patterns::{OF_NOBODY, is_of_nobody};
 
 /// Logs the rules with `@share`, of an agent that cannot divide processors.
 pub(super) fn warn_of_shares(agent: &AgentFacts, rules: &HashMap<PolicyId, Rule>) {
@@ -32,14 +33,36 @@ pub(super) fn unknown_roles(
     source: &Source<'_>,
 ) -> Vec<String> {
     let unknown = |policy: &cedar_policy::Policy| {
-        let search = || source.line_after(&mut 0, &policy.to_cedar().unwrap_or_default());
-        let line = rules.get(policy.id()).map_or_else(search, |rule| rule.line);
+        let line = line_of(policy, rules, source);
         named_roles(policy, names)
             .filter(|role| !roles.contains(role))
             .map(|role| source.at_rule(policy, line, &format!("the configuration has no role {role:?}")))
             .collect::<Vec<_>>()
     };
     set.policies().flat_map(unknown).collect()
+}
+
+/// Identities of local users that no caller has.
+pub(super) fn impossible_users(
+    set: &PolicySet,
+    rules: &HashMap<PolicyId, Rule>,
+    names: &Names,
+    source: &Source<'_>,
+) -> Vec<String> {
+    let impossible = |policy: &cedar_policy::Policy| {
+        let identities = policy.entity_literals().into_iter().filter(|uid| *uid.type_name() == names.identity);
+        let line = line_of(policy, rules, source);
+        identities
+            .filter(|uid| is_of_nobody(uid.id().unescaped()))
+            .map(|uid| source.at_rule(policy, line, &format!("{uid} {OF_NOBODY}")))
+            .collect::<Vec<_>>()
+    };
+    set.policies().flat_map(impossible).collect()
+}
+
+fn line_of(policy: &cedar_policy::Policy, rules: &HashMap<PolicyId, Rule>, source: &Source<'_>) -> usize {
+    let search = || source.line_after(&mut 0, &policy.to_cedar().unwrap_or_default());
+    rules.get(policy.id()).map_or_else(search, |rule| rule.line)
 }
 
 /// Named commands that the configuration lacks, likewise.

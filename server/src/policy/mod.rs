@@ -35,8 +35,8 @@ use tracing::{info, warn};
 use self::action_group::{action_groups, compared_groups};
 use self::caller_rules::{CallerRules, CallerRulesCache, attributes};
 use self::check::{
-    misread_commands, named_roles, open_redirections, permits_nothing, unapproved, unknown_commands, unknown_roles,
-    unrecordable, warn_of_shares,
+    impossible_users, misread_commands, named_roles, open_redirections, permits_nothing, unapproved, unknown_commands,
+    unknown_roles, unrecordable, warn_of_shares,
 };
 use self::decision::Permit;
 pub(crate) use self::decision::{Decision, Detail, RequiredApproval};
@@ -165,6 +165,7 @@ impl Policy {
         let groups = action_groups(&schema.0);
         let checked = Validator::new(schema.0).validate(&set, ValidationMode::Strict);
         faults.extend(checked.validation_errors().map(|error| source.located_in(set.policy(error.policy_id()), error)));
+        faults.extend(impossible_users(&set, &rules, &schema.1, &source));
         if let Some(roles) = roles {
             faults.extend(unknown_roles(&set, &rules, &schema.1, roles, &source));
             faults.extend(unknown_commands(&set, &rules, &agent.named_commands, &source));

@@ -19,6 +19,7 @@ use crate::call::{Call, Rpc};
 use crate::config::Config;
 use crate::hostname::hostname;
 use crate::identity::Identity;
+use crate::identity::patterns::{OF_NOBODY, is_of_nobody};
 use crate::named_command::Resolved;
 use crate::policy::Decision;
 use crate::tls::Tls;
@@ -83,6 +84,9 @@ impl AgentService for Agent {
         let CheckCommandRequest { request: asked, identity } = request.into_inner();
         let asked = asked.ok_or_else(|| invalid(InvalidCommand::new("request", "is missing")))?;
         let command = command_from_wire(asked, None).map_err(invalid)?;
+        if is_of_nobody(&identity) {
+            return Err(invalid(InvalidCommand::new("identity", OF_NOBODY)));
+        }
         let caller = self.about(&call, &identity).await?;
         // evaluating it costs as much as a start
         self.stack.start_limiter.count(&call.caller.identity).map_err(|error| error_to_status(&error))?;

@@ -386,7 +386,7 @@ async fn what_is_wrong_with_the_path_of_a_socket_is_said() {
     let path = |name: &str| format!("{}/{name}", directory.path().display());
     std::fs::write(path("file"), "").unwrap();
     for (name, what) in [
-        ("agent.sock", "no such socket in its directory".to_owned()),
+        ("agent.sock", "the socket does not exist, though its directory does".to_owned()),
         ("none/at/all/agent.sock", format!("there is no directory {}: ", path("none"))),
         ("file", format!("{} is not a socket", path("file"))),
     ] {

@@ -49,7 +49,7 @@ async fn they_run_by_their_name_whatever_user_is_configured() {
     assert!(said.failure(125).contains("argument 1 does not match web-{1..9}"), "{said:?}");
     shows("argument N does not match …", said.stderr());
     let said = say(&["exec", agent.uri(), "@restart"]).await;
-    shows("the command line has N after @NAME, which takes …", said.failure(125));
+    shows("the command line has N arguments for @NAME, which takes …", said.failure(125));
     let said = say(&["exec", "-u", "root", agent.uri(), "@who"]).await;
     assert!(said.failure(125).contains("--user is not accepted by @who"), "{said:?}");
     shows("… is not accepted by @NAME", said.stderr());

@@ -61,6 +61,7 @@ telexec_tests::everywhere! {
     a_reader_that_stops_holds_up_no_other_reader,
     readers_that_stop_hold_up_no_other_calls,
     who_locks_its_output_holds_up_nobody,
+    who_locks_what_was_read_holds_up_no_other_stream,
     who_locks_its_input_holds_up_nobody,
     a_survivor_that_locks_the_output_does_not_hold_the_call,
 

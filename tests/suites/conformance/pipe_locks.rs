@@ -38,6 +38,24 @@ pub(super) async fn who_locks_its_output_holds_up_nobody(machine: Machine) {
     hold_up_nobody(machine, python(text)).await;
 }
 
+/// After much output, all of which was read.
+pub(super) async fn who_locks_what_was_read_holds_up_no_other_stream(machine: Machine) {
+    let text = "
+import fcntl, struct, termios, threading, time
+def wait_until_read(stream):
+    while struct.unpack('i', fcntl.ioctl(stream, termios.FIONREAD, bytes(4)))[0]: time.sleep(0.001)
+os.write(1, bytes(1 << 20))
+wait_until_read(1)
+threading.Thread(target=lambda: os.splice(here.fileno(), 1, 65536)).start()
+for number in range(200):
+    os.write(2, b'x')
+    wait_until_read(2)
+os._exit(3)";
+    let outcome = within(run(&machine, python(text))).await.unwrap();
+    assert_eq!((outcome.stdout.len(), outcome.stderr.len()), (1 << 20, 200));
+    assert_eq!(outcome.exited.cause, ExitCause::Exited(3));
+}
+
 pub(super) async fn who_locks_its_input_holds_up_nobody(machine: Machine) {
     let text = "open(str(os.getpid()), 'w')\nwhile True: os.splice(0, here.fileno(), 65536)";
     hold_up_nobody(machine, python(text).stdin(vec![b'x'; 2 << 20])).await;

@@ -64,7 +64,10 @@ async fn faults_of_the_file_are_named() {
         ("colour = 1", "colour"),
         ("socket_mode = 0600", "socket_mode: a number cannot begin with 0, and a string is in double quotes"),
         ("socket_mode = 600", "socket_mode: invalid type, expected a string in double quotes"),
-        ("roles = { ops = [\"unix:uid=root\"] }", "roles.ops: \"unix:uid=root\": local users are unix:uid=N, "),
+        (
+            "roles = { ops = [\"unix:uid=root\"] }",
+            "roles.ops: \"unix:uid=root\": names nobody: local users are unix:uid=N, ",
+        ),
         ("listn = []", "listn: unknown field `listn`: did you mean `listen`? expected one of `listen`, "),
         ("[audit]\nfil = \"/a\"", "did you mean `file`?"),
         ("listen = \"unix:///a.sock\"", "listen: invalid type, expected a list such as [\"...\"]"),

@@ -57,6 +57,15 @@ async fn faults_are_reported_with_their_lines() {
     let (code, _, reported) = said("telexecd", &["--config", &bare, "policy", "check"]).await;
     assert!(code == 78 && reported.contains(":7: the configuration has no role \"ops\""), "{reported}");
 
+    // nobody's
+    for user in ["unix:uid=root", "unix:alice", "unix:uid=01"] {
+        let rule = format!("\nforbid(principal == Identity::\"{user}\", action, resource);");
+        write(directory.path(), "policy.cedar", &rule);
+        let (code, _, reported) = said("telexecd", &["policy", "check", &policy]).await;
+        let fault = format!("Identity::\"{user}\" names nobody: local users are unix:uid=N");
+        assert!(code == 78 && reported.contains(&format!("{policy}:2: ")) && reported.contains(&fault), "{reported}");
+    }
+
     // each once, whatever actions it is about, and on a line of its own
     let rules = "@id(\"one\") @max_output(\"x\") permit(principal, action in Action::\"start\", resource)\n\
                  when { context.nope == \"a\" && context.nope == \"b\" };";
@@ -161,7 +170,7 @@ async fn telexec_check_asks_and_runs_nothing() {
         "allowed:      no\n\
          reason:       no rule of the policy permits Execute on {hostname} for unix:uid={uid} (no role); the closest rule is ls\n\
          not met:      context.programs == [\"ls\"] (programs is [\"ls\", \"sudo\"])\n\
-         programs:     sudo ls\n\
+         programs:     sudo, ls\n\
          uses sudo:    yes\n"
     );
     assert_eq!(out, expected);
@@ -187,6 +196,8 @@ async fn telexec_check_asks_and_runs_nothing() {
     let all = Agent::builder().policy("@id(\"all\") permit(principal, action, resource);").start();
     let (code, out, _) = said("telexec", &["check", "--as", "anna", all.uri(), "-c", "ls"]).await;
     assert!(code == 0 && out.starts_with("identity:     anna\nallowed:      yes\n"), "{out}");
+    let (code, _, reported) = said("telexec", &["check", "--as", "unix:uid=root", all.uri(), "-c", "ls"]).await;
+    assert!(code == 125 && reported.contains("--as names nobody: local users are unix:uid=N"), "{reported}");
     let (code, out, _) = said("telexec", &["check", "local", "-c", "ls"]).await;
     assert!(code == 0 && out.contains("no policy"), "{out}");
 }

@@ -10,7 +10,7 @@ use telexec_shell::{Analysis, analyze, analyze_posix};
 /// Reasons for which no text says what it runs.
 const OPAQUE: [&str; 8] = [
     "a program's name is not known",
-    "eval makes a text of its arguments",
+    "eval runs its arguments as shell text",
     "a script is read into the shell",
     "a shell runs a script, its input or a text that is not known",
     "an alias is made",

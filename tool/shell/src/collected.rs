@@ -50,7 +50,7 @@ pub(super) fn collect(items: Vec<Item>) -> Analysis {
     let mut waiting: Vec<(usize, Item)> = items.into_iter().rev().map(|item| (0, item)).collect();
     while let Some((depth, item)) = waiting.pop() {
         let ended = match item {
-            Item::Text(..) if depth >= MAX_TEXT_DEPTH => Err("it is nested too deep"),
+            Item::Text(..) if depth >= MAX_TEXT_DEPTH => Err("it is nested too deeply"),
             Item::Text(reader, text) => collected.text(reader, &text).map(|items| {
                 waiting.extend(items.into_iter().rev().map(|item| (depth + 1, item)));
             }),

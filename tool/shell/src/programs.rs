@@ -88,7 +88,7 @@ fn looked_through(name: &str, reader: Reader, words: Words, wrappers: usize, ite
         "eval" => {
             let known: Option<Vec<_>> = words.iter().map(Expansion::known).collect();
             items.extend(known.map(|words| Item::Text(reader, words.join(" "))));
-            items.push(Item::Unknown("eval makes a text of its arguments"));
+            items.push(Item::Unknown("eval runs its arguments as shell text"));
         }
         "trap" => items.extend(trap(reader, words).into_iter().chain([Item::Mark(Mark::Trap)])),
         _ => items.extend(builtins::called(name, &words)),

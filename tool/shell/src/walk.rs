@@ -41,7 +41,7 @@ const MAX_BRACED_BYTES: usize = 768 * MAX_TEXT_BYTES;
 const MAX_SUBSCRIPT_BYTES: usize = 1024;
 
 pub(super) const COMPLICATED: &str = "it is too complicated";
-pub(super) const SYNTAX_ERROR: &str = "it has a syntax error, or is nested too deep";
+pub(super) const SYNTAX_ERROR: &str = "it has a syntax error, or is nested too deeply";
 pub(super) const EVALUATED: &str =
     "bash would evaluate a value that is known only when it runs; [ \"$n\" -gt 5 ] compares without that";
 const OTHER_SHELL: &str = "it has syntax of another shell";

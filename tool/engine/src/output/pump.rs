@@ -1,7 +1,7 @@
 //! Carrying output from the pipes, or the terminal, to the transcript: exact bytes, in order, as they arrive.
 //!
-//! A pipe is read only when there is room in the transcript, so what cannot be delivered yet stays in the pipe and
-//! slows the command down: memory is bounded, whatever it prints.
+//! A pipe is read only when there is room in the transcript, so what cannot be delivered yet, but for a few chunks, stays in the
+//! pipe and slows the command down: memory is bounded, whatever it prints.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard};
@@ -114,10 +114,11 @@ impl Pump<'_> {
         if self.read_to_end(&source, stream).await {
             return None;
         }
-        // what holds up the next chunk holds up none that was read
+        // who holds up the next chunk holds up none that was read before
         let read = source.take_read();
         if !read.is_empty() {
-            self.deliver(read, stream, !self.abandoned.is_cancelled(), &mut None).await;
+            let has_room = self.transcript.room_now() > 0 || !self.abandoned.is_cancelled();
+            self.deliver(read, stream, has_room && !self.is_kept(), &mut None).await;
         }
         Some(source)
     }
@@ -190,7 +191,8 @@ impl Pump<'_> {
             biased;
             read = source.read(wanted) => Some((read, turn)),
             () = self.read_timeout() => {
-                if self.is_kept() {
+                // of what is kept it is not known whether it will be
+                if self.is_kept() && wanted.is_some() {
                     turn.iter_mut().for_each(|is_stuck| **is_stuck = true);
                 }
                 None

@@ -22,7 +22,7 @@ pub(super) struct ReadAhead {
 struct State {
     chunks: Vec<Bytes>,
     is_reading: bool,
-    /// How reading ended, if its first read has failed, or found the end of the stream.
+    /// What the first read has found instead of a chunk: the end of the stream, or an error.
     end: Option<io::Result<()>>,
 }
 
@@ -33,24 +33,26 @@ impl ReadAhead {
         state.is_reading || !state.chunks.is_empty()
     }
 
-    /// Before it is handed to a thread. At most one reads at a time, or chunks would change places.
+    /// Before a thread is asked to [`fill`](Self::fill) it. At most one does at a time, or chunks would change places.
     pub(super) fn begin(&self) {
-        self.state().is_reading = true;
+        let mut state = self.state();
+        (state.is_reading, state.end) = (true, None);
     }
 
-    /// For the thread: reads chunks until one is not full, `count` at the most.
-    pub(super) fn fill(&self, count: usize, read: impl Fn() -> io::Result<Bytes>) {
-        for number in 1..=count {
-            let read = catch_unwind(AssertUnwindSafe(&read)).unwrap_or_else(|_| Err(io::Error::other("a panic")));
-            let is_last = number == count || read.as_ref().map_or(0, Bytes::len) < CHUNK_BYTES;
-            self.add(read, number == 1, is_last);
+    /// For the thread: reads chunks until one is not full, `count` at the most. `read` gets the number of the chunk, from 0 on.
+    pub(super) fn fill(&self, count: usize, read: impl Fn(usize) -> io::Result<Bytes>) {
+        for number in 0..count {
+            let read = catch_unwind(AssertUnwindSafe(|| read(number)));
+            let read = read.unwrap_or_else(|_| Err(io::Error::other("a panic")));
+            let is_last = number + 1 == count || read.as_ref().map_or(0, Bytes::len) < CHUNK_BYTES;
+            self.add(read, number == 0, is_last);
             if is_last {
                 return;
             }
         }
     }
 
-    /// After the last one another thread may read at once.
+    /// Once the last one is added, another thread may begin.
     fn add(&self, read: io::Result<Bytes>, is_first: bool, is_last: bool) {
         {
             let mut state = self.state();
@@ -65,41 +67,44 @@ impl ReadAhead {
         self.changed.notify_one();
     }
 
-    /// Takes what was read, as soon as there is something; none: the end.
-    ///
-    /// # Errors
-    /// Those of reading; `WouldBlock`: all was taken before.
-    pub(super) async fn take(&self) -> io::Result<Vec<Bytes>> {
-        loop {
-            {
-                let mut state = self.state();
-                if !state.chunks.is_empty() {
-                    return Ok(std::mem::take(&mut state.chunks));
-                }
-                if let Some(end) = state.end.take() {
-                    return end.map(|()| Vec::new());
-                }
-                if !state.is_reading {
-                    return Err(io::ErrorKind::WouldBlock.into());
-                }
-            }
-            self.changed.notified().await;
-        }
+    /// Waits until there is something to take, or, false, no thread reads.
+    pub(super) async fn readable(&self) -> bool {
+        self.when(|state| match state.chunks.is_empty() && state.end.is_none() {
+            false => Some(true),
+            true => (!state.is_reading).then_some(false),
+        })
+        .await
     }
 
-    /// The same without waiting.
+    /// Takes what was read; waits for it while a thread reads. None: the end.
+    ///
+    /// # Errors
+    /// Those of reading; `WouldBlock` too if no thread reads, and all was taken before.
+    pub(super) async fn take(&self) -> io::Result<Vec<Bytes>> {
+        self.when(|state| match state.chunks.is_empty() {
+            false => Some(Ok(std::mem::take(&mut state.chunks))),
+            true if state.is_reading => None,
+            true => Some(state.end.take().unwrap_or(Err(io::ErrorKind::WouldBlock.into())).map(|()| Vec::new())),
+        })
+        .await
+    }
+
+    /// Takes what was read so far.
     pub(super) fn take_now(&self) -> Vec<Bytes> {
         std::mem::take(&mut self.state().chunks)
     }
 
     /// Waits until no thread reads; returns how many bytes were read and not taken.
     pub(super) async fn length(&self) -> u64 {
+        let length = |chunks: &[Bytes]| chunks.iter().map(|chunk| chunk.len() as u64).sum();
+        self.when(|state| (!state.is_reading).then(|| length(&state.chunks))).await
+    }
+
+    /// Waits until `find` finds something. For one task at a time.
+    async fn when<T>(&self, find: impl Fn(&mut State) -> Option<T>) -> T {
         loop {
-            {
-                let state = self.state();
-                if !state.is_reading {
-                    return state.chunks.iter().map(|chunk| chunk.len() as u64).sum();
-                }
+            if let Some(found) = find(&mut self.state()) {
+                return found;
             }
             self.changed.notified().await;
         }
@@ -125,7 +130,7 @@ mod tests {
         let ahead = Arc::new(ReadAhead::default());
         ahead.begin();
         let thread = Arc::clone(&ahead);
-        thread::spawn(move || thread.fill(4, || receive.recv().unwrap()));
+        thread::spawn(move || thread.fill(4, |_| receive.recv().unwrap()));
         (ahead, send)
     }
 
@@ -182,12 +187,26 @@ mod tests {
     async fn the_next_read_begins_as_soon_as_the_last_chunk_is_taken() {
         let (ahead, (begin, begun)) = (Arc::new(ReadAhead::default()), mpsc::channel());
         let thread = Arc::clone(&ahead);
-        thread::spawn(move || begun.iter().for_each(|()| thread.fill(1, || Ok("x".into()))));
+        thread::spawn(move || begun.iter().for_each(|()| thread.fill(1, |_| Ok("x".into()))));
         for _ in 0..20_000 {
             ahead.begin();
             begin.send(()).unwrap();
             assert_eq!(ahead.take().await.unwrap(), ["x"]);
         }
+    }
+
+    #[tokio::test]
+    async fn an_end_that_nobody_took_is_not_that_of_the_next_read() {
+        let (ahead, read) = begin();
+        read.send(Err(io::ErrorKind::WouldBlock.into())).unwrap();
+        assert!(ahead.readable().await, "there is an error to take");
+        assert!(!ahead.is_busy());
+        ahead.begin();
+        assert!(ahead.readable().now_or_never().is_none(), "a thread reads");
+        ahead.fill(1, |_| Ok("x".into()));
+        assert!(ahead.readable().await);
+        assert_eq!(ahead.take().await.unwrap(), ["x"]);
+        assert!(!ahead.readable().await);
     }
 
     #[tokio::test]

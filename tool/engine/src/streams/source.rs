@@ -47,7 +47,7 @@ pub(crate) struct OutputPipe {
     enlarged: AtomicBool,
     /// At least a chunk was read at once.
     gushes: AtomicBool,
-    /// What was read, unless it is kept.
+    /// What was read, and is not kept.
     ahead: ReadAhead,
     /// Where what is read is kept for the next agent.
     kept: Option<(Arc<Checkpoint>, OutputStream)>,
@@ -84,9 +84,10 @@ impl Source {
         Ok(Self::Pipe(Pipe(control::watch(Arc::new(OutputPipe { end, enlarged, gushes, ahead, kept }))?)))
     }
 
+    /// Waits until there is something to read, or to take of what was read.
     pub(crate) async fn readable(&self) -> io::Result<()> {
         match self {
-            Self::Pipe(Pipe(pipe)) if pipe.get_ref().ahead.is_busy() => Ok(()),
+            Self::Pipe(Pipe(pipe)) if pipe.get_ref().ahead.readable().await => Ok(()),
             Self::Pipe(Pipe(pipe)) => pipe.readable().await.map(|mut ready| ready.retain_ready()),
             Self::Terminal(_, Some(relay)) if relay.has_left() => Ok(()),
             Self::Terminal(terminal, _) => terminal.readable().await,
@@ -108,7 +109,7 @@ impl Source {
         }
     }
 
-    /// What was read before, and nobody has waited for.
+    /// Takes what was read so far, and is not kept.
     pub(crate) fn take_read(&self) -> Vec<Bytes> {
         match self {
             Self::Pipe(Pipe(pipe)) => pipe.get_ref().ahead.take_now(),
@@ -173,7 +174,7 @@ impl Pipe {
                 }
                 None => {
                     pipe.ahead.begin();
-                    drop(pipe.end.begin(move || reader.read(wanted.unwrap_or(usize::MAX))));
+                    drop(pipe.end.begin(move || reader.read(wanted.unwrap_or(CHUNK_BYTES))));
                     pipe.ahead.take().await
                 }
             }
@@ -191,11 +192,14 @@ impl Pipe {
 }
 
 impl OutputPipe {
-    /// Reads a chunk, or several as far as they are wanted where there is always more: handing this over costs as much as reading.
+    /// Reads a chunk; or several, as far as they are wanted, of a stream in which there is always more: waking a thread for each one
+    /// costs as much as reading it.
     fn read(&self, wanted: usize) {
         let is_gushing = self.gushes.load(Ordering::Relaxed);
         let count = if is_gushing { (wanted.min(MOVED_BYTES) / CHUNK_BYTES).max(1) } else { 1 };
-        self.ahead.fill(count, || self.read_chunk());
+        // only what is in the pipe is worth waiting for its lock
+        let is_empty = || self.end.events(PollFlags::IN).map(|events| !events.contains(PollFlags::IN));
+        self.ahead.fill(count, |number| if number > 0 && is_empty()? { Ok(Bytes::new()) } else { self.read_chunk() });
     }
 
     /// Up to a chunk.

@@ -52,7 +52,7 @@ impl FileGlob {
             .build();
         let set = glob.and_then(|glob| GlobSetBuilder::new().add(glob).build());
         let set = set.map_err(|error| match error.kind() {
-            globset::ErrorKind::Regex(_) => malformed(false, "too large, or nested too deep"),
+            globset::ErrorKind::Regex(_) => malformed(false, "too large, or nested too deeply"),
             kind => malformed(false, &kind.to_string()),
         })?;
         Ok(Self { set: Some(set), is_negated, only_directories })

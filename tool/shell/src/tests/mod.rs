@@ -8,7 +8,7 @@ use super::*;
 const ARGUMENT: &str = "bash evaluates an argument";
 const BUILTIN: &str = "a builtin changes what runs";
 const DECIDES: &str = "a variable that decides what runs, such as PATH, is set or unset";
-const EVAL: &str = "eval makes a text of its arguments";
+const EVAL: &str = "eval runs its arguments as shell text";
 const FIND: &str = "the arguments of find are not known: quote them, as in \"$x\"";
 const ONLY_BASH: &str = "it has a command or assignment that not every shell has";
 const PROGRAM: &str = "a program's name is not known";
