@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use telexec_engine::{ExecutionObserver, MainProcess};
+use telexec_engine::{ExecutionObserver, HELD_MEMORY, MainProcess};
 use telexec_executor::{Command, ExecutorError, Program};
-use tokio::sync::Notify;
 
 use crate::identity::Identity;
 
@@ -26,8 +25,6 @@ pub(crate) struct Limits {
 /// Requests up to this size may exceed the limits by a quarter, so that a signal gets through while input is queued.
 const SMALL_REQUEST_BYTES: usize = 64 * 1024;
 
-/// After a peak of at least this size the allocator is asked to return free memory.
-const PEAK_BYTES: usize = 16 * 1024 * 1024;
 /// The approximate cost of a call beside its request, while its response waits for the caller.
 const BYTES_PER_CALL: usize = 64 * 1024;
 
@@ -54,18 +51,12 @@ pub(crate) struct RequestMemory(Arc<Shared>);
 struct Shared {
     limits: Limits,
     all: AtomicUsize,
-    /// Approximate memory in use: for requests, and for each call.
-    used: AtomicUsize,
-    /// The maximum of that since the last peak was over.
-    most: AtomicUsize,
-    is_over: Notify,
     each: Mutex<HashMap<Identity, Weak<AtomicUsize>>>,
 }
 
 impl RequestMemory {
     pub(crate) fn new(limits: Limits) -> Self {
-        let (all, used, most) = Default::default();
-        Self(Arc::new(Shared { limits, all, used, most, is_over: Notify::new(), each: Mutex::default() }))
+        Self(Arc::new(Shared { limits, all: AtomicUsize::new(0), each: Mutex::default() }))
     }
 
     /// The account of one identity.
@@ -79,17 +70,6 @@ impl RequestMemory {
             own
         });
         Account { shared: Arc::clone(&self.0), own }
-    }
-
-    /// Returns free memory to the system after each peak. Never returns.
-    pub(crate) async fn give_back(self) {
-        loop {
-            self.0.is_over.notified().await;
-            // what was counted is freed a little later, and more requests may follow
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            // walks all free memory, which takes a while; if there is no thread it is done after the next peak
-            let _ = std::thread::Builder::new().name("memory".into()).spawn(telexec_engine::give_back_memory);
-        }
     }
 }
 
@@ -126,30 +106,14 @@ impl Account {
             self.own.fetch_sub(more, Ordering::Relaxed);
             return Err(Excess { setting: "max_request_bytes_in_flight", limit: all, fits: more <= all });
         }
-        self.shared.rise(more);
+        HELD_MEMORY.rise(more);
         Ok(())
     }
 
     fn subtract(&self, less: usize) {
         self.own.fetch_sub(less, Ordering::Relaxed);
         self.shared.all.fetch_sub(less, Ordering::Relaxed);
-        self.shared.fall(less);
-    }
-}
-
-impl Shared {
-    fn rise(&self, more: usize) {
-        let used = self.used.fetch_add(more, Ordering::Relaxed).saturating_add(more);
-        self.most.fetch_max(used, Ordering::Relaxed);
-    }
-
-    fn fall(&self, less: usize) {
-        let left = self.used.fetch_sub(less, Ordering::Relaxed).saturating_sub(less);
-        let most = self.most.load(Ordering::Relaxed);
-        if most >= PEAK_BYTES && left < most / 4 {
-            self.most.store(left, Ordering::Relaxed);
-            self.is_over.notify_one();
-        }
+        HELD_MEMORY.fall(less);
     }
 }
 
@@ -167,7 +131,7 @@ pub(crate) struct Reservation {
 impl Reservation {
     /// For bytes that are counted already.
     fn new(account: &Account, bytes: usize) -> Self {
-        account.shared.rise(BYTES_PER_CALL);
+        HELD_MEMORY.rise(BYTES_PER_CALL);
         Self { account: account.clone(), bytes: AtomicUsize::new(bytes) }
     }
 
@@ -215,7 +179,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.release();
-        self.account.shared.fall(BYTES_PER_CALL);
+        HELD_MEMORY.fall(BYTES_PER_CALL);
     }
 }
 

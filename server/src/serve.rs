@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, SystemTime};
 
 use telexec_engine::Workers;
-use telexec_engine::{Keeper, LocalExecutor};
+use telexec_engine::{HELD_MEMORY, Keeper, LocalExecutor};
 use telexec_proto::FILE_DESCRIPTOR_SET;
 use telexec_proto::v1::agent_service_server::{self, AgentServiceServer};
 use telexec_proto::v1::approval_service_server::{self, ApprovalServiceServer};
@@ -160,7 +160,7 @@ pub async fn serve(
     let connections = Connections::new(routes, handshakes, tokens.clone(), &config, &stack);
     let _closes = connections.close.clone().drop_guard();
     let mut following = JoinSet::new();
-    following.spawn(connections.shared.request_memory.clone().give_back());
+    following.spawn(HELD_MEMORY.give_back());
     if let Some(listener) = listeners.metrics {
         let collector = AgentCollector::new(
             &config,

@@ -208,6 +208,19 @@ async fn little_is_kept_of_what_has_ended_and_a_repeat_is_known_all_the_same() {
     assert!(left < 2 * MIB, "{left} bytes are left for the next agent");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_memory_of_output_is_given_back_once_its_caller_cannot_ask_again() {
+    let agent = Agent::start();
+    let executor = agent.executor().await;
+    let before = resident(&agent);
+    let command = Command::argv(["head", "-c", "6M", "/dev/zero"]).disconnect_grace(Duration::from_secs(3));
+    for outcome in join_all((0..16).map(|_| run(&executor, command.clone()))).await {
+        assert_eq!(outcome.unwrap().stdout.len(), 6 * MIB);
+    }
+    assert!(peak(&agent) > before + 60 * MIB, "it was retained");
+    until("it is given back", async || resident(&agent) < before + 30 * MIB).await;
+}
+
 fn size(directory: &Path) -> usize {
     let entries = std::fs::read_dir(directory).unwrap().map(Result::unwrap);
     entries

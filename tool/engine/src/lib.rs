@@ -52,7 +52,7 @@ pub use self::containment_kind::ContainmentKind;
 pub use self::continued::ContinuedExecution;
 pub use self::executor::{LocalExecutor, ResolvedCommand};
 pub use self::grant::{Allowance, ConnectionState, Grant};
-pub use self::memory::give_back_memory;
+pub use self::memory::{HELD_MEMORY, HeldMemory};
 #[cfg(target_env = "gnu")]
 pub use self::names::look_up_in_files;
 pub use self::observer::{ExecutionObserver, MainProcess, ObservedTerminal};

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::lock::lock;
+use crate::memory::HELD_MEMORY;
 
 /// What is counted together.
 #[derive(Debug)]
@@ -80,6 +81,10 @@ impl HeldBytes {
     }
 
     pub(crate) fn set(&mut self, bytes: usize) {
+        match bytes.checked_sub(self.bytes) {
+            Some(more) => HELD_MEMORY.rise(more),
+            None => HELD_MEMORY.fall(self.bytes - bytes),
+        }
         self.pools().for_each(|pool| pool.change(self.bytes, bytes));
         self.bytes = bytes;
     }

@@ -3,18 +3,23 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use super::source::CHUNK_BYTES;
 use crate::lock::lock;
+
+/// What was read waits no longer than this for the next read of the same thread: waking a task for each chunk costs as much as reading it.
+const PATIENCE: Duration = Duration::from_millis(10);
 
 /// Between a thread that reads and the task that takes.
 #[derive(Default)]
 pub(super) struct ReadAhead {
     state: Mutex<State>,
-    /// There is another chunk, or the thread no longer reads.
+    /// There is something to take, or the thread no longer reads.
     changed: Notify,
 }
 
@@ -22,6 +27,8 @@ pub(super) struct ReadAhead {
 struct State {
     chunks: Vec<Bytes>,
     is_reading: bool,
+    /// The task is woken for each chunk, not only for the last one.
+    wakes_for_each: bool,
     /// What the first read has found instead of a chunk: the end of the stream, or an error.
     end: Option<io::Result<()>>,
 }
@@ -34,9 +41,9 @@ impl ReadAhead {
     }
 
     /// Before a thread is asked to [`fill`](Self::fill) it. At most one does at a time, or chunks would change places.
-    pub(super) fn begin(&self) {
+    pub(super) fn begin(&self, count: usize) {
         let mut state = self.state();
-        (state.is_reading, state.end) = (true, None);
+        (state.is_reading, state.wakes_for_each, state.end) = (true, count == 1, None);
     }
 
     /// For the thread: reads chunks until one is not full, `count` at the most. `read` gets the number of the chunk, from 0 on.
@@ -54,7 +61,7 @@ impl ReadAhead {
 
     /// Once the last one is added, another thread may begin.
     fn add(&self, read: io::Result<Bytes>, is_first: bool, is_last: bool) {
-        {
+        let wakes = {
             let mut state = self.state();
             match read {
                 Ok(chunk) if !chunk.is_empty() => state.chunks.push(chunk),
@@ -63,8 +70,11 @@ impl ReadAhead {
                 _ => {}
             }
             state.is_reading = !is_last;
+            is_last || state.wakes_for_each
+        };
+        if wakes {
+            self.changed.notify_one();
         }
-        self.changed.notify_one();
     }
 
     /// Waits until there is something to take, or, false, no thread reads.
@@ -103,10 +113,20 @@ impl ReadAhead {
     /// Waits until `find` finds something. For one task at a time.
     async fn when<T>(&self, find: impl Fn(&mut State) -> Option<T>) -> T {
         loop {
-            if let Some(found) = find(&mut self.state()) {
-                return found;
+            let wakes_for_each = {
+                let mut state = self.state();
+                if let Some(found) = find(&mut state) {
+                    return found;
+                }
+                state.wakes_for_each
+            };
+            match wakes_for_each {
+                true => self.changed.notified().await,
+                false => {
+                    let woken = timeout(PATIENCE, self.changed.notified()).await;
+                    self.state().wakes_for_each |= woken.is_err();
+                }
             }
-            self.changed.notified().await;
         }
     }
 
@@ -128,7 +148,7 @@ mod tests {
     fn begin() -> (Arc<ReadAhead>, mpsc::Sender<io::Result<Bytes>>) {
         let (send, receive) = mpsc::channel();
         let ahead = Arc::new(ReadAhead::default());
-        ahead.begin();
+        ahead.begin(4);
         let thread = Arc::clone(&ahead);
         thread::spawn(move || thread.fill(4, |_| receive.recv().unwrap()));
         (ahead, send)
@@ -189,7 +209,7 @@ mod tests {
         let thread = Arc::clone(&ahead);
         thread::spawn(move || begun.iter().for_each(|()| thread.fill(1, |_| Ok("x".into()))));
         for _ in 0..20_000 {
-            ahead.begin();
+            ahead.begin(1);
             begin.send(()).unwrap();
             assert_eq!(ahead.take().await.unwrap(), ["x"]);
         }
@@ -201,7 +221,7 @@ mod tests {
         read.send(Err(io::ErrorKind::WouldBlock.into())).unwrap();
         assert!(ahead.readable().await, "there is an error to take");
         assert!(!ahead.is_busy());
-        ahead.begin();
+        ahead.begin(1);
         assert!(ahead.readable().now_or_never().is_none(), "a thread reads");
         ahead.fill(1, |_| Ok("x".into()));
         assert!(ahead.readable().await);

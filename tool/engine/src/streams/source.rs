@@ -173,8 +173,9 @@ impl Pipe {
                     kept.and_then(|(kept, checkpoint)| checkpoint.read(kept, CHUNK_BYTES))
                 }
                 None => {
-                    pipe.ahead.begin();
-                    drop(pipe.end.begin(move || reader.read(wanted.unwrap_or(CHUNK_BYTES))));
+                    let count = pipe.chunks_at_once(wanted);
+                    pipe.ahead.begin(count);
+                    drop(pipe.end.begin(move || reader.read(count)));
                     pipe.ahead.take().await
                 }
             }
@@ -192,11 +193,16 @@ impl Pipe {
 }
 
 impl OutputPipe {
-    /// Reads a chunk; or several, as far as they are wanted, of a stream in which there is always more: waking a thread for each one
-    /// costs as much as reading it.
-    fn read(&self, wanted: usize) {
-        let is_gushing = self.gushes.load(Ordering::Relaxed);
-        let count = if is_gushing { (wanted.min(MOVED_BYTES) / CHUNK_BYTES).max(1) } else { 1 };
+    /// Several, as far as they are wanted, where there is always more: handing over each one costs as much as reading it.
+    fn chunks_at_once(&self, wanted: Option<usize>) -> usize {
+        match wanted {
+            Some(wanted) if self.gushes.load(Ordering::Relaxed) => (wanted.min(MOVED_BYTES) / CHUNK_BYTES).max(1),
+            _ => 1,
+        }
+    }
+
+    /// Reads so many chunks, as far as they are there.
+    fn read(&self, count: usize) {
         // only what is in the pipe is worth waiting for its lock
         let is_empty = || self.end.events(PollFlags::IN).map(|events| !events.contains(PollFlags::IN));
         self.ahead.fill(count, |number| if number > 0 && is_empty()? { Ok(Bytes::new()) } else { self.read_chunk() });
