@@ -1,5 +1,6 @@
 //! The life of an agent: accept, serve, drain, shut down.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::time::{Duration, SystemTime};
@@ -44,6 +45,7 @@ use crate::listen::descriptors::Descriptors;
 use crate::listen::pending::{PendingConnection, PendingConnections};
 use crate::listen::{Accepted, Listener, Listeners, Remote};
 use crate::metrics::{HandshakeResult, Metrics, Refusal};
+use crate::named_command::NamedCommands;
 use crate::receipts::Receipts;
 use crate::reload::Watched;
 use crate::request_memory::RequestMemory;
@@ -129,9 +131,7 @@ pub async fn serve(
         warn_of_no_policy(&listeners, engine.user());
     }
     let named_commands = config.named_commands()?;
-    for warning in named_commands.warnings(&config.environment) {
-        warn!(warning, "possible mistake in a named command");
-    }
+    warn_of_named_commands(named_commands.clone(), config.environment.clone());
     let audit = Audit::open(&config.audit, engine.containment().as_str())?;
     let start_limiter = StartLimiter::new(config.max_starts_per_second);
     let evaluator = PolicyEvaluator::new().map_err(ServeError::Engine)?;
@@ -251,6 +251,17 @@ pub async fn serve(
     // the listeners are closed when this returns
     following.shutdown().await;
     Ok(())
+}
+
+/// In a thread of its own: a program may be on a network file system that does not answer.
+fn warn_of_named_commands(commands: NamedCommands, environment: BTreeMap<String, String>) {
+    let warn = move || {
+        for warning in commands.warnings(&environment) {
+            warn!("possible mistake: {warning}");
+        }
+    };
+    // without a thread there is no warning
+    let _ = std::thread::Builder::new().name("commands".into()).spawn(warn);
 }
 
 fn warn_of_no_policy(listeners: &Listeners, user: &str) {

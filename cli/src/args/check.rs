@@ -1,6 +1,7 @@
 //! The command line of `telexec check`.
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 
 use super::ExecArgs;
 
@@ -14,8 +15,8 @@ use super::ExecArgs;
     }),
 )]
 pub(crate) struct CheckArgs {
-    /// Check for another identity, if the policy permits that (CheckAs)
-    #[arg(long = "as", value_name = "IDENTITY")]
+    /// Check for another identity, such as alice or unix:uid=1000, if the policy permits that (CheckAs)
+    #[arg(long = "as", value_name = "IDENTITY", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) identity: Option<String>,
     #[command(flatten)]
     pub(crate) exec: ExecArgs,

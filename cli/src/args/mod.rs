@@ -80,24 +80,27 @@ pub(crate) struct Cli {
 pub(crate) enum Subcommand {
     /// Run a command and stream its output
     Exec(Box<ExecArgs>),
-    /// Check whether an agent would run a command, without running it
+    /// Check whether an agent permits a command, without running it
     #[command(
         override_usage = "telexec check [FLAGS] TARGET -c 'SHELL TEXT'\n       \
                           telexec check [FLAGS] TARGET PROGRAM [ARG]...",
         after_help = "\
-Exit codes: 0 allowed, 125 refused, 127 no such named command, 255 the agent is unreachable.
+Exit codes: 0 allowed, 2 invalid command line, 125 refused, 127 no such named command (125 if no rule permits its name),
+255 the agent is unreachable.
 
 Examples:
   telexec check build-7 -c 'systemctl restart nginx'
   telexec check --as spiffe://example.org/ops/anna build-7 df -h
   telexec check --json --user nobody build-7 make check | jq .reason",
         after_long_help = "\
-If it is not allowed, \"not met\" lists the conditions of the nearest rule that do not hold, each with
+It does not check whether programs and directories exist.
+
+If the command is not allowed, \"not met\" lists the conditions of the nearest rule that do not hold, each with
 what the command has instead. All of them would have to hold. \"recorded\" is yes if the agent makes a session recording.
 
 \"tool pattern\" is what an AI tool (see telexec tool) would ask permission for: the command's only program with any
 arguments, such as ls **; empty if it runs several programs, or if they cannot be determined. \"uses sudo\" is yes for
-su, doas, pkexec and run0 too, and \"not known\" if the programs cannot be determined.
+su, doas, pkexec and run0 too, and \"not known\" if the programs cannot be determined, or are not shown to you.
 
 DUR is a number of seconds, or a duration such as 500ms, 10s, 5m, 1h30m.
 SIZE is a number of bytes, or a size such as 512K, 256M, 2GiB; K is 1,024.
@@ -106,7 +109,7 @@ FILE of --env-file has lines NAME=VALUE, or NAME alone, which passes on the call
 With --json, one object:
   {\"allowed\":…,\"reason\":…,\"missing\":[…],\"needs_approval\":…,\"recorded\":…,\"programs\":[…],\"permission_pattern\":…,\"uses_sudo\":…,
    \"understood\":…}
-If understood is false, programs may be incomplete, and uses_sudo is true or null."
+If understood is false, programs may be incomplete, permission_pattern is empty, and uses_sudo is true or null."
     )]
     Check(Box<CheckArgs>),
     /// Run a command on many machines at once

@@ -1,4 +1,4 @@
-//! `telexec check`: checks whether the agent would run a command.
+//! `telexec check`: checks whether the agent permits a command.
 
 use serde_json::json;
 use telexec_client::CommandCheck;
@@ -36,7 +36,7 @@ fn as_text(identity: &str, check: &CommandCheck) -> String {
     let keys = std::iter::once("not met:").chain(std::iter::repeat(""));
     let missing = keys.zip(&check.missing);
     let missing = missing.map(|(key, condition)| format!("{key:14}{}\n", condition.replace(char::is_control, " ")));
-    let others = if check.programs.is_empty() { "not known" } else { "others that are not known" };
+    let others = if check.programs.is_empty() { "not known" } else { "and others that are not known" };
     let others = (!check.understood).then_some(others);
     let programs: Vec<_> = check.programs.iter().map(String::as_str).chain(others).collect();
     let command = fields([
@@ -51,7 +51,7 @@ fn yes_or_no(yes: bool) -> String {
     if yes { "yes".into() } else { "no".into() }
 }
 
-/// Nothing in the part of the command that is understood does not mean that no other part does.
+/// If only a part is understood, and does not use sudo, another part still may.
 fn uses_sudo(check: &CommandCheck) -> Option<bool> {
     (check.uses_sudo || check.understood).then_some(check.uses_sudo)
 }

@@ -18,7 +18,7 @@ impl NamePatterns {
     pub(crate) fn new(key: &str, patterns: &[String]) -> Result<Self, InvalidSetting> {
         let patterns = patterns.iter().map(|pattern| {
             let malformed = |fault: &str| InvalidSetting(format!("{key}: {pattern:?}: {fault}"));
-            match is_of_nobody(pattern) {
+            match !pattern.contains(['*', '?', '[']) && is_of_nobody(pattern) {
                 true => Err(malformed(OF_NOBODY)),
                 false => Pattern::new(pattern).map_err(|error| malformed(&error.to_string())),
             }
@@ -32,11 +32,10 @@ impl NamePatterns {
 }
 
 /// What is wrong with the [identity of nobody](is_of_nobody).
-pub(crate) const OF_NOBODY: &str = "names nobody: local users are unix:uid=N, with N as `id -u NAME` prints it";
+pub(crate) const OF_NOBODY: &str = "is not an identity: local users are unix:uid=N, with N as `id -u NAME` prints it";
 
-/// Whether this looks like a local user, and matches none.
-pub(crate) fn is_of_nobody(pattern: &str) -> bool {
+/// Whether this looks like a local user, and is none.
+pub(crate) fn is_of_nobody(identity: &str) -> bool {
     let is_number = |text: &str| text.parse::<u32>().is_ok_and(|uid| uid.to_string() == text);
-    let is_name = !pattern.contains(['*', '?', '[']);
-    is_name && pattern.starts_with("unix:") && !pattern.strip_prefix("unix:uid=").is_some_and(is_number)
+    identity.starts_with("unix:") && !identity.strip_prefix("unix:uid=").is_some_and(is_number)
 }

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-
-use rustix::fs::{Access, access};
 
 /// Where programs are looked up unless an environment says otherwise; the order does not matter here.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -14,7 +13,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 pub(super) fn missing(program: &str, environments: [&BTreeMap<String, String>; 2]) -> Option<String> {
     let path = environments.into_iter().find_map(|environment| environment.get("PATH")).map_or(PATH, String::as_str);
     let (places, fault): (Vec<_>, _) = match program.contains('/') {
-        true => (vec![PathBuf::from(program)], "is not an executable file".to_owned()),
+        true => (vec![PathBuf::from(program)], "does not exist, or is not executable".to_owned()),
         false => (path.split(':').map(|place| Path::new(place).join(program)).collect(), format!("is not in {path}")),
     };
     // what is relative depends on the request's working directory
@@ -25,7 +24,7 @@ pub(super) fn missing(program: &str, environments: [&BTreeMap<String, String>; 2
 /// The user who checks may see less than the user of the command.
 fn may_be_executable(place: &Path) -> bool {
     match place.metadata() {
-        Ok(file) => file.is_file() && access(place, Access::EXEC_OK).is_ok(),
+        Ok(file) => file.is_file() && file.permissions().mode() & 0o111 != 0,
         Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
     }
 }

@@ -66,7 +66,7 @@ async fn faults_of_the_file_are_named() {
         ("socket_mode = 600", "socket_mode: invalid type, expected a string in double quotes"),
         (
             "roles = { ops = [\"unix:uid=root\"] }",
-            "roles.ops: \"unix:uid=root\": names nobody: local users are unix:uid=N, ",
+            "roles.ops: \"unix:uid=root\": is not an identity: local users are unix:uid=N, ",
         ),
         ("listn = []", "listn: unknown field `listn`: did you mean `listen`? expected one of `listen`, "),
         ("[audit]\nfil = \"/a\"", "did you mean `file`?"),

@@ -58,11 +58,11 @@ async fn faults_are_reported_with_their_lines() {
     assert!(code == 78 && reported.contains(":7: the configuration has no role \"ops\""), "{reported}");
 
     // nobody's
-    for user in ["unix:uid=root", "unix:alice", "unix:uid=01"] {
+    for user in ["unix:uid=root", "unix:alice", "unix:uid=01", "unix:uid=*"] {
         let rule = format!("\nforbid(principal == Identity::\"{user}\", action, resource);");
         write(directory.path(), "policy.cedar", &rule);
         let (code, _, reported) = said("telexecd", &["policy", "check", &policy]).await;
-        let fault = format!("Identity::\"{user}\" names nobody: local users are unix:uid=N");
+        let fault = format!("Identity::\"{user}\" is not an identity: local users are unix:uid=N");
         assert!(code == 78 && reported.contains(&format!("{policy}:2: ")) && reported.contains(&fault), "{reported}");
     }
 
@@ -196,8 +196,10 @@ async fn telexec_check_asks_and_runs_nothing() {
     let all = Agent::builder().policy("@id(\"all\") permit(principal, action, resource);").start();
     let (code, out, _) = said("telexec", &["check", "--as", "anna", all.uri(), "-c", "ls"]).await;
     assert!(code == 0 && out.starts_with("identity:     anna\nallowed:      yes\n"), "{out}");
+    let (code, _, reported) = said("telexec", &["check", "--as", "", all.uri(), "-c", "ls"]).await;
+    assert!(code == 2 && reported.contains("a value is required for '--as <IDENTITY>'"), "{reported}");
     let (code, _, reported) = said("telexec", &["check", "--as", "unix:uid=root", all.uri(), "-c", "ls"]).await;
-    assert!(code == 125 && reported.contains("--as names nobody: local users are unix:uid=N"), "{reported}");
+    assert!(code == 125 && reported.contains("--as is not an identity: local users are unix:uid=N"), "{reported}");
     let (code, out, _) = said("telexec", &["check", "local", "-c", "ls"]).await;
     assert!(code == 0 && out.contains("no policy"), "{out}");
 }

@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-/// After a peak of at least this size the allocator is asked to return free memory.
+/// When this much is no longer held, the allocator is asked to return free memory.
 const PEAK_BYTES: usize = 16 * 1024 * 1024;
-/// What was counted is freed a little later, and more may follow.
-const DELAY: Duration = Duration::from_secs(1);
+/// And not more often than this: what is returned costs time when it is needed again, as in a flood of output.
+const DELAY: Duration = Duration::from_secs(5);
 
 /// What this process holds for its callers: requests, calls and output.
 pub static HELD_MEMORY: HeldMemory = HeldMemory::new();
 
-/// About how many bytes are held, and when that was much.
+/// About how many bytes are held: what several hold together may count for each of them.
 #[derive(Debug)]
 pub struct HeldMemory {
     bytes: AtomicUsize,
-    /// The maximum since the last peak was over.
+    /// The maximum since memory was last returned.
     most: AtomicUsize,
     is_over: Notify,
 }
@@ -38,8 +38,11 @@ impl HeldMemory {
     pub fn fall(&self, less: usize) {
         let left = self.bytes.fetch_sub(less, Ordering::Relaxed).saturating_sub(less);
         let most = self.most.load(Ordering::Relaxed);
-        if most >= PEAK_BYTES && left < most / 4 {
-            self.most.store(left, Ordering::Relaxed);
+        if most.saturating_sub(left) >= PEAK_BYTES
+            && self.most.compare_exchange(most, left, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            // what has come meanwhile
+            self.most.fetch_max(self.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
             self.is_over.notify_one();
         }
     }
@@ -49,8 +52,8 @@ impl HeldMemory {
         loop {
             self.is_over.notified().await;
             tokio::time::sleep(DELAY).await;
-            // walks all free memory, which takes a while; if there is no thread it is done after the next peak
-            let _ = std::thread::Builder::new().name("memory".into()).spawn(trim);
+            // it walks all free memory, which takes a while
+            let _ = tokio::task::spawn_blocking(trim).await;
         }
     }
 }
@@ -72,18 +75,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peak_is_over_when_most_of_it_is_free() {
+    fn a_peak_is_over_when_it_has_fallen_by_much_whatever_is_held_on() {
         let held = HeldMemory::new();
         let is_over = || held.is_over.notified().now_or_never().is_some();
-        held.rise(PEAK_BYTES - 1);
+        held.rise(10 * PEAK_BYTES);
         held.fall(PEAK_BYTES - 1);
-        assert!(!is_over(), "that was no peak");
-        held.rise(4 * PEAK_BYTES);
-        held.fall(3 * PEAK_BYTES);
-        assert!(!is_over());
+        assert!(!is_over(), "that was little");
         held.fall(1);
         assert!(is_over() && !is_over());
-        // of what is left another one
+        held.rise(PEAK_BYTES - 1);
         held.fall(PEAK_BYTES - 1);
         assert!(!is_over());
         held.rise(PEAK_BYTES);

@@ -82,6 +82,7 @@ impl HeldBytes {
 
     pub(crate) fn set(&mut self, bytes: usize) {
         match bytes.checked_sub(self.bytes) {
+            Some(0) => return,
             Some(more) => HELD_MEMORY.rise(more),
             None => HELD_MEMORY.fall(self.bytes - bytes),
         }

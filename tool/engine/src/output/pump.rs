@@ -1,6 +1,6 @@
 //! Carrying output from the pipes, or the terminal, to the transcript: exact bytes, in order, as they arrive.
 //!
-//! A pipe is read only when there is room in the transcript, so what cannot be delivered yet, but for a few chunks, stays in the
+//! A pipe is read only when there is room in the transcript, so what cannot be delivered yet, apart from a few chunks, stays in the
 //! pipe and slows the command down: memory is bounded, whatever it prints.
 
 use std::io;
@@ -51,7 +51,7 @@ pub(crate) struct Pump<'a> {
     pub(crate) abandoned: &'a CancellationToken,
     /// What was read.
     pub(crate) totals: &'a Totals,
-    /// Of the stream that is read, and whose output is on its way to the transcript; true: one is still being read, and is not
+    /// Of the stream whose output is awaited, or on its way to the transcript; true: one is still being read, and is not
     /// waited for any more.
     pub(crate) turn: tokio::sync::Mutex<bool>,
 }
@@ -114,7 +114,7 @@ impl Pump<'_> {
         if self.read_to_end(&source, stream).await {
             return None;
         }
-        // who holds up the next chunk holds up none that was read before
+        // chunks that were read already are delivered, even if the next one is held up
         let read = source.take_read();
         if !read.is_empty() {
             let has_room = self.transcript.room_now() > 0 || !self.abandoned.is_cancelled();
@@ -191,7 +191,7 @@ impl Pump<'_> {
             biased;
             read = source.read(wanted) => Some((read, turn)),
             () = self.read_timeout() => {
-                // of what is kept it is not known whether it will be
+                // whether the interrupted read is kept is unknown, and so is the order from here on
                 if self.is_kept() && wanted.is_some() {
                     turn.iter_mut().for_each(|is_stuck| **is_stuck = true);
                 }
@@ -268,6 +268,9 @@ impl Pump<'_> {
                 ready = source.readable() => return ready.is_ok(),
                 () = self.exited.cancelled() => {}
             }
+        }
+        if tail.is_none() && source.has_read() {
+            return true;
         }
         if tail.is_none() {
             source.close_peer();

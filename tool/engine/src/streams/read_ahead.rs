@@ -12,7 +12,8 @@ use tokio::time::timeout;
 use super::source::CHUNK_BYTES;
 use crate::lock::lock;
 
-/// What was read waits no longer than this for the next read of the same thread: waking a task for each chunk costs as much as reading it.
+/// What was read waits no longer than this for what the same thread reads next, since waking a task for each chunk costs as much as
+/// reading it.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// Between a thread that reads and the task that takes.
@@ -26,10 +27,11 @@ pub(super) struct ReadAhead {
 #[derive(Default)]
 struct State {
     chunks: Vec<Bytes>,
+    /// From when it is asked to on.
     is_reading: bool,
     /// The task is woken for each chunk, not only for the last one.
     wakes_for_each: bool,
-    /// What the first read has found instead of a chunk: the end of the stream, or an error.
+    /// What the first read since then has found instead of a chunk: the end of the stream, or an error.
     end: Option<io::Result<()>>,
 }
 
@@ -38,6 +40,10 @@ impl ReadAhead {
     pub(super) fn is_busy(&self) -> bool {
         let state = self.state();
         state.is_reading || !state.chunks.is_empty()
+    }
+
+    pub(super) fn has_chunks(&self) -> bool {
+        !self.state().chunks.is_empty()
     }
 
     /// Before a thread is asked to [`fill`](Self::fill) it. At most one does at a time, or chunks would change places.

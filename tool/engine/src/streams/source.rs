@@ -109,6 +109,11 @@ impl Source {
         }
     }
 
+    /// Whether something was read that is not kept, and can be taken.
+    pub(crate) fn has_read(&self) -> bool {
+        matches!(self, Self::Pipe(Pipe(pipe)) if pipe.get_ref().ahead.has_chunks())
+    }
+
     /// Takes what was read so far, and is not kept.
     pub(crate) fn take_read(&self) -> Vec<Bytes> {
         match self {
@@ -205,15 +210,20 @@ impl OutputPipe {
     fn read(&self, count: usize) {
         // only what is in the pipe is worth waiting for its lock
         let is_empty = || self.end.events(PollFlags::IN).map(|events| !events.contains(PollFlags::IN));
-        self.ahead.fill(count, |number| if number > 0 && is_empty()? { Ok(Bytes::new()) } else { self.read_chunk() });
+        self.ahead.fill(
+            count,
+            |number| if number > 0 && is_empty()? { Ok(Bytes::new()) } else { self.read_chunk(number == 0) },
+        );
     }
 
     /// Up to a chunk.
-    fn read_chunk(&self) -> io::Result<Bytes> {
+    fn read_chunk(&self, is_first: bool) -> io::Result<Bytes> {
         let most = self.ready(CHUNK_BYTES)?;
         let mut chunk = Vec::with_capacity(most);
         rustix::io::read(&self.end, rustix::buffer::spare_capacity(&mut chunk))?;
-        self.gushes.store(chunk.len() == CHUNK_BYTES, Ordering::Relaxed);
+        if is_first {
+            self.gushes.store(chunk.len() == CHUNK_BYTES, Ordering::Relaxed);
+        }
         // so that much memory does not hold little
         Ok(if chunk.len() < most / 2 { Bytes::copy_from_slice(&chunk) } else { chunk.into() })
     }
