@@ -15,7 +15,7 @@ use super::ExecArgs;
     }),
 )]
 pub(crate) struct CheckArgs {
-    /// Check for another identity, such as alice or unix:uid=1000, if the policy permits that (CheckAs)
+    /// Check for an identity such as unix:uid=1000, if CheckAs is permitted
     #[arg(long = "as", value_name = "IDENTITY", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) identity: Option<String>,
     #[command(flatten)]

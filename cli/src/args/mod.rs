@@ -85,21 +85,20 @@ pub(crate) enum Subcommand {
         override_usage = "telexec check [FLAGS] TARGET -c 'SHELL TEXT'\n       \
                           telexec check [FLAGS] TARGET PROGRAM [ARG]...",
         after_help = "\
-Exit codes: 0 allowed, 2 invalid command line, 125 refused, 127 no such named command (125 if no rule permits its name),
-255 the agent is unreachable.
+Exit codes: 0 allowed, 2 invalid command line, 125 refused, 127 no such @NAME, 255 unreachable.
 
 Examples:
   telexec check build-7 -c 'systemctl restart nginx'
   telexec check --as spiffe://example.org/ops/anna build-7 df -h
   telexec check --json --user nobody build-7 make check | jq .reason",
         after_long_help = "\
-It does not check whether programs and directories exist.
+It does not check whether programs and directories exist. A named command that no rule permits is refused, also if there is none.
 
-If the command is not allowed, \"not met\" lists the conditions of the nearest rule that do not hold, each with
+If the command is not allowed, \"not met\" lists the conditions of the nearest rule that do not hold, each with \
 what the command has instead. All of them would have to hold. \"recorded\" is yes if the agent makes a session recording.
 
-\"tool pattern\" is what an AI tool (see telexec tool) would ask permission for: the command's only program with any
-arguments, such as ls **; empty if it runs several programs, or if they cannot be determined. \"uses sudo\" is yes for
+\"tool pattern\" is what an AI tool (see telexec tool) would ask permission for: the command's only program with any \
+arguments, such as ls **; empty if it runs several programs, or if they cannot be determined. \"uses sudo\" is yes for \
 su, doas, pkexec and run0 too, and \"not known\" if the programs cannot be determined, or are not shown to you.
 
 DUR is a number of seconds, or a duration such as 500ms, 10s, 5m, 1h30m.
