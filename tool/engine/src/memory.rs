@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 /// When this much is no longer held, the allocator is asked to return free memory.
 const PEAK_BYTES: usize = 16 * 1024 * 1024;
@@ -52,8 +52,15 @@ impl HeldMemory {
         loop {
             self.is_over.notified().await;
             tokio::time::sleep(DELAY).await;
-            // it walks all free memory, which takes a while
-            let _ = tokio::task::spawn_blocking(trim).await;
+            // it walks all free memory, which takes a while; if there can be no thread, it is done after the next peak
+            let (done, is_done) = oneshot::channel::<()>();
+            let trim = move || {
+                trim();
+                drop(done);
+            };
+            if std::thread::Builder::new().name("memory".into()).spawn(trim).is_ok() {
+                let _ = is_done.await;
+            }
         }
     }
 }
