@@ -85,7 +85,7 @@ impl AgentService for Agent {
         let asked = asked.ok_or_else(|| invalid(InvalidCommand::new("request", "is missing")))?;
         let command = command_from_wire(asked, None).map_err(invalid)?;
         if is_of_nobody(&identity) {
-            return Err(invalid(InvalidCommand::new("identity", OF_NOBODY)));
+            return Err(invalid(InvalidCommand::new("identity", format!("{identity:?} {OF_NOBODY}"))));
         }
         let caller = self.about(&call, &identity).await?;
         // evaluating it costs as much as a start

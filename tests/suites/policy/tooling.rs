@@ -199,7 +199,10 @@ async fn telexec_check_asks_and_runs_nothing() {
     let (code, _, reported) = said("telexec", &["check", "--as", "", all.uri(), "-c", "ls"]).await;
     assert!(code == 2 && reported.contains("a value is required for '--as <IDENTITY>'"), "{reported}");
     let (code, _, reported) = said("telexec", &["check", "--as", "unix:uid=root", all.uri(), "-c", "ls"]).await;
-    assert!(code == 125 && reported.contains("--as is not an identity: local users are unix:uid=N"), "{reported}");
+    assert!(
+        code == 125 && reported.contains("--as \"unix:uid=root\" is not an identity: local users are unix:uid=N"),
+        "{reported}"
+    );
     let (code, out, _) = said("telexec", &["check", "local", "-c", "ls"]).await;
     assert!(code == 0 && out.contains("no policy"), "{out}");
 }
