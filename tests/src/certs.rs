@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SanType, SerialNumber, date_time_ymd,
+    Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, PKCS_RSA_SHA256, RevokedCertParams, RsaKeySize, SanType,
+    SerialNumber, date_time_ymd,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -47,6 +48,7 @@ pub struct Pair {
 /// A certificate that is to be issued.
 pub struct Leaf {
     params: CertificateParams,
+    rsa: bool,
 }
 
 impl Certs {
@@ -163,7 +165,10 @@ impl Ca {
     fn issue_to(&self, directory: &Path, mut leaf: Leaf) -> Pair {
         let serial = SerialNumber::from(fastrand::u64(1..));
         leaf.params.serial_number = Some(serial.clone());
-        let key = KeyPair::generate().unwrap();
+        let key = match leaf.rsa {
+            true => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_3072).unwrap(),
+            false => KeyPair::generate().unwrap(),
+        };
         let cert = leaf.params.signed_by(&key, &self.issuer).unwrap();
         let name = crate::marker();
         let file = |extension: &str| directory.join(format!("{name}.{extension}"));
@@ -240,6 +245,12 @@ impl Leaf {
         leaf
     }
 
+    /// With an RSA key of 3,072 bits, whose signatures cost twenty times as much as the usual ones.
+    pub fn rsa(mut self) -> Self {
+        self.rsa = true;
+        self
+    }
+
     /// For clients alone.
     pub fn for_clients(mut self) -> Self {
         self.params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -258,7 +269,7 @@ impl Leaf {
         params.distinguished_name.push(DnType::CommonName, common_name);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![usage];
-        Self { params }
+        Self { params, rsa: false }
     }
 
     /// Names a host too.
