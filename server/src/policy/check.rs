@@ -51,10 +51,14 @@ pub(super) fn impossible_users(
 ) -> Vec<String> {
     let impossible = |policy: &cedar_policy::Policy| {
         let identities = policy.entity_literals().into_iter().filter(|uid| *uid.type_name() == names.identity);
+        let literals = identities.map(|uid| (uid.id().unescaped().to_owned(), uid.to_string()));
+        let compared = rules.get(policy.id()).into_iter().flat_map(|rule| &rule.identity_names);
+        let compared = compared.map(|name| (name.clone(), format!("{name:?}")));
         let line = line_of(policy, rules, source);
-        identities
-            .filter(|uid| is_of_nobody(uid.id().unescaped()))
-            .map(|uid| source.at_rule(policy, line, &format!("{uid} {OF_NOBODY}")))
+        literals
+            .chain(compared)
+            .filter(|(identity, _)| is_of_nobody(identity))
+            .map(|(_, text)| source.at_rule(policy, line, &format!("{text} {OF_NOBODY}")))
             .collect::<Vec<_>>()
     };
     set.policies().flat_map(impossible).collect()
@@ -100,6 +104,7 @@ pub(super) fn misread_commands(set: &PolicySet, rules: &HashMap<PolicyId, Rule>,
         let is_open = !is_limited && NUMBERED.iter().chain(&["arguments"]).any(|arguments| looks_at(arguments));
         let is_mixed = looks_at("program") && rule.conditions.iter().any(|condition| condition.is_about("programs"));
         let asks = rule.conditions.iter().any(Condition::asks_each_command);
+        let asks_name = rule.conditions.iter().any(|condition| condition.asks("named_command"));
         let faults = [
             (
                 permits && is_open,
@@ -113,6 +118,7 @@ pub(super) fn misread_commands(set: &PolicySet, rules: &HashMap<PolicyId, Rule>,
                 !permits && asks,
                 "`has` is false for an argument that is known only when it runs too: it is not forbidden then",
             ),
+            (asks_name, "`context has named_command` is true of every command: write `context.named_command != \"\"`"),
         ];
         let faults = faults.into_iter().filter(|(is_found, _)| *is_found);
         Some(faults.map(|(_, fault)| source.at_rule(policy, rule.line, fault)).collect::<Vec<_>>())

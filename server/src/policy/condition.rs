@@ -32,8 +32,8 @@ pub(super) struct Condition {
     list: Option<Vec<String>>,
     /// For that, and for `context.programs.isEmpty()`: the set, whose elements are known if it holds.
     bounds: Option<Attribute>,
-    /// It asks whether [`EACH_COMMAND`] has an attribute.
-    asks_each_command: bool,
+    /// What it asks for with `has`.
+    asked: Vec<Attribute>,
     /// It says whom the rule is about.
     pub(super) is_about_principal: bool,
 }
@@ -97,23 +97,13 @@ impl Condition {
         let bounds = bounds.map(Attribute);
         let is_about_principal = expr.is_some_and(|expr| variables(expr) == [Var::Principal]);
         let text = if expr.is_some_and(names_identities) { ON_THE_IDENTITY.to_owned() } else { text };
-        let asks = |expr: &Expr| match expr {
-            Expr::HasAttr { expr, .. } => path(expr).map(|path| path == [EACH_COMMAND]),
+        let has = |expr: &Expr| match expr {
+            Expr::HasAttr { .. } => path(expr).map(|path| vec![Attribute(path)]),
             _ => None,
         };
-        let asks_each_command = expr.is_some_and(|expr| expr.reduce(&asks, &|one, other| one || other, false));
+        let asked = expr.map(|expr| expr.reduce(&has, &union, Vec::new())).unwrap_or_default();
         let is_about_context = !whole.is_empty();
-        Some(Self {
-            text,
-            expression,
-            attributes,
-            is_about_context,
-            guards,
-            list,
-            bounds,
-            asks_each_command,
-            is_about_principal,
-        })
+        Some(Self { text, expression, attributes, is_about_context, guards, list, bounds, asked, is_about_principal })
     }
 
     /// Whether it holds; what cannot be evaluated does not.
@@ -140,7 +130,12 @@ impl Condition {
 
     /// Whether it asks if an attribute of the single command is there.
     pub(super) fn asks_each_command(&self) -> bool {
-        self.asks_each_command
+        self.asked.iter().any(|asked| matches!(&asked.0[..], [first, _, ..] if first == EACH_COMMAND))
+    }
+
+    /// Whether it asks if this attribute of the context is there.
+    pub(super) fn asks(&self, name: &str) -> bool {
+        self.asked.iter().any(|asked| asked.0 == [name])
     }
 
     /// Whether it looks at this part of an attribute.
@@ -225,16 +220,29 @@ fn conjuncts(expr: &Arc<Expr>, needed: bool, all: &mut Vec<Arc<Expr>>) {
 
 /// The texts that a rule compares `context.named_command` with, alone or in a list.
 pub(super) fn named_commands(rule: &Template) -> Vec<String> {
-    compared_commands(rule, &|op| matches!(op, BinaryOp::Eq | BinaryOp::NotEq))
+    compared_texts(rule, is_named_command, |op| matches!(op, BinaryOp::Eq | BinaryOp::NotEq))
 }
 
 /// Those of them that it permits or forbids by that.
 pub(super) fn own_commands(rule: &Template) -> Vec<String> {
-    compared_commands(rule, &|op| matches!(op, BinaryOp::Eq))
+    compared_texts(rule, is_named_command, |op| matches!(op, BinaryOp::Eq))
 }
 
-fn compared_commands(rule: &Template, is_comparison: &dyn Fn(&BinaryOp) -> bool) -> Vec<String> {
-    let is_name = |expr: &Expr| path(expr).is_some_and(|path| path == ["named_command"]);
+/// The texts that a rule compares the `name` of an identity with, alone or in a list.
+pub(super) fn identity_names(rule: &Template) -> Vec<String> {
+    let is_name = |expr: &Expr| matches!(expr, Expr::GetAttr { attr, .. } if attr == "name");
+    compared_texts(rule, is_name, |op| matches!(op, BinaryOp::Eq | BinaryOp::NotEq))
+}
+
+fn is_named_command(expr: &Expr) -> bool {
+    path(expr).is_some_and(|path| path == ["named_command"])
+}
+
+fn compared_texts(
+    rule: &Template,
+    is_name: impl Fn(&Expr) -> bool,
+    is_comparison: impl Fn(&BinaryOp) -> bool,
+) -> Vec<String> {
     let names = |expr: &Expr| match expr {
         Expr::BinaryOp { op, left, right } if is_comparison(op) && is_name(left) => {
             literal(right).map(|name| vec![name])

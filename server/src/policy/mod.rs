@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cedar_policy::{
-    Authorizer, Effect, EntityUid, PolicyId, PolicySet, PrincipalConstraint, ValidationMode, Validator,
+    Authorizer, Effect, EntityUid, PolicyId, PolicySet, PrincipalConstraint, ValidationError, ValidationMode, Validator,
 };
 use telexec_engine::LocalExecutor;
 use telexec_shell::SimpleCommand;
@@ -164,7 +164,14 @@ impl Policy {
         let rules = rules(&set, &source, &mut faults);
         let groups = action_groups(&schema.0);
         let checked = Validator::new(schema.0).validate(&set, ValidationMode::Strict);
-        faults.extend(checked.validation_errors().map(|error| source.located_in(set.policy(error.policy_id()), error)));
+        let invalid = |error: &ValidationError| {
+            let fault = source.located_in(set.policy(error.policy_id()), error);
+            match error {
+                ValidationError::EmptySetForbidden(_) => format!("{fault}: write `SET.isEmpty()`, without `== []`"),
+                _ => fault,
+            }
+        };
+        faults.extend(checked.validation_errors().map(invalid));
         faults.extend(impossible_users(&set, &rules, &schema.1, &source));
         if let Some(roles) = roles {
             faults.extend(unknown_roles(&set, &rules, &schema.1, roles, &source));

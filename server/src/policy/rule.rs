@@ -58,6 +58,8 @@ pub(crate) struct Rule {
     pub(crate) named_commands: Vec<String>,
     /// Those of them that it permits by their names: for these it has no defaults.
     pub(super) own_commands: Vec<String>,
+    /// The names of identities that it compares others with.
+    pub(super) identity_names: Vec<String>,
 }
 
 impl Rule {
@@ -78,6 +80,7 @@ impl Rule {
             })
             .unwrap_or_default();
         let own_commands = tree.as_ref().map(|tree| condition::own_commands(tree.body())).unwrap_or_default();
+        let identity_names = tree.as_ref().map(|tree| condition::identity_names(tree.body())).unwrap_or_default();
         let mut attributes = tree.and_then(|tree| condition::context_attributes(tree.body()));
         let is_about_each_command = may_contain(attributes.as_ref(), EACH_COMMAND);
         let defaults =
@@ -105,6 +108,7 @@ impl Rule {
             defaults,
             named_commands,
             own_commands,
+            identity_names,
         };
         for (key, value) in policy.annotations() {
             if !rule.read(key, value).map_err(|fault| format!("@{key}({value:?}): {fault}"))? {

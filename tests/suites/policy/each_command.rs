@@ -228,12 +228,18 @@ async fn a_rule_that_permits_more_than_it_seems_to_is_a_warning() {
         @id("mixed") permit(principal, action in Action::"start", resource)
         when { context.each_command.program == "a" && context.programs.contains("b") };
         @id("asks") forbid(principal, action in Action::"start", resource)
-        when { context.each_command has arg1 && context.each_command.arg1 == "a" };"#;
+        when { context.each_command has arg1 && context.each_command.arg1 == "a" };
+        @id("named") permit(principal, action in Action::"start", resource)
+        when { context.reason == "a" || (context has named_command && context.named_command like "a*") };
+        @id("timed") permit(principal, action in Action::"start", resource)
+        when { context has timeout && context.named_command != "" };"#;
     let ruled = Ruled::start(&format!("{RULES}{more}"), "");
     let log = ruled.agent.log();
     assert!(log.contains("rule open: it looks at arguments, but not at argument_count"), "{log}");
     assert!(log.contains("rule mixed: it mixes context.programs"), "{log}");
     assert!(log.contains("rule asks: `has` is false"), "{log}");
+    assert!(log.contains("rule named: `context has named_command` is true of every command"), "{log}");
+    assert!(!log.contains("rule timed"), "{log}");
     assert!(!log.contains("rule echo"), "{log}");
 }
 

@@ -66,6 +66,12 @@ async fn faults_are_reported_with_their_lines() {
         assert!(code == 78 && reported.contains(&format!("{policy}:2: ")) && reported.contains(&fault), "{reported}");
     }
 
+    let rule = "\npermit(principal, action, resource) when { [\"a\", \"unix:uid=root\"].contains(principal.name) };";
+    write(directory.path(), "policy.cedar", rule);
+    let (code, _, reported) = said("telexecd", &["policy", "check", &policy]).await;
+    let fault = format!("{policy}:2: \"unix:uid=root\" is not an identity");
+    assert!(code == 78 && reported.contains(&fault), "{reported}");
+
     // each once, whatever actions it is about, and on a line of its own
     let rules = "@id(\"one\") @max_output(\"x\") permit(principal, action in Action::\"start\", resource)\n\
                  when { context.nope == \"a\" && context.nope == \"b\" };";
@@ -76,6 +82,11 @@ async fn faults_are_reported_with_their_lines() {
     let actions = "Action::\"Execute\", Action::\"Interact\", Action::\"Run\"";
     let expected = format!("telexecd: {policy}:2: rule one: attribute `nope` in context for {actions} not found");
     assert!(attribute.starts_with(&expected), "{reported}");
+
+    let rule = "forbid(principal, action == Action::\"Run\", resource) when { context.programs == [] };";
+    write(directory.path(), "policy.cedar", rule);
+    let (code, _, reported) = said("telexecd", &["policy", "check", &policy]).await;
+    assert!(code == 78 && reported.contains(": write `SET.isEmpty()`, without `== []`\n"), "{reported}");
 
     write(directory.path(), "policy.cedar", "permit(principal action, resource);");
     let (code, _, reported) = said("telexecd", &["policy", "check", &policy]).await;
