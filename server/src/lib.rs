@@ -39,6 +39,7 @@ mod rpc;
 mod run_as;
 mod scrape;
 mod serve;
+mod similar;
 mod timestamp;
 mod tls;
 mod token;

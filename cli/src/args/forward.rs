@@ -20,7 +20,8 @@ policy has to permit it, or its configuration (allow_remote_bind). Either side m
 8080:/run/app.sock or /tmp/db.sock:db:5432. -L connects to a Unix socket on the agent's machine as the default user of \
 commands, or as --user: then what listens there sees that user. -R listens as the agent's own.
 
-A connection that fails is closed and reported on standard error; the others continue. With -R, telexec reconnects to \
+The agent's policy decides about each connection of -L and -D, so they listen also if it denies all of them. A connection that \
+fails is closed and reported on standard error; the others continue. With -R, telexec reconnects to \
 the agent and listens again (--reconnect).
 
 Exit codes: 1 an address cannot be listened on, here or on the agent's machine, 2 invalid command line or \

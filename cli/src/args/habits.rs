@@ -93,6 +93,10 @@ fn hint(error: &Error, line: &[OsString]) -> Option<String> {
             Some("-w is the working directory here; for hosts: telexec fleet -w HOSTS".to_owned())
         }
         ErrorKind::MissingRequiredArgument if is_missing(error, "<TARGET>") => configured_targets(),
+        ErrorKind::MissingRequiredArgument if subcommand != "fleet" && is_missing(error, "<ID>") => {
+            let targets = configured_targets().map(|targets| format!("; {targets}")).unwrap_or_default();
+            Some(format!("the target comes first: telexec {subcommand} TARGET ID{targets}"))
+        }
         _ => None,
     }
 }
@@ -186,7 +190,7 @@ fn whole_text(words: &[&str], text: &str) -> String {
 }
 
 fn is_missing(error: &Error, argument: &str) -> bool {
-    matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::Strings(missing)) if missing.iter().any(|one| one == argument))
+    matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::Strings(missing)) if missing.iter().any(|one| one.trim_end_matches('.') == argument))
 }
 
 fn configured_targets() -> Option<String> {
@@ -213,6 +217,7 @@ mod tests {
             ("run web1 ls", "telexec exec TARGET"),
             ("ls web1", "telexec ps TARGET"),
             ("exec -p 7443 web1 ls", "HOST:PORT"),
+            ("kill job-1", "the target comes first: telexec kill TARGET ID"),
             ("exec web1 -v ls", "--log-level debug"),
             ("check --name x web1 ls", "--id names"),
             ("exec -w web1 ls", "telexec fleet -w HOSTS"),

@@ -92,7 +92,7 @@ Examples:
   telexec check --as spiffe://example.org/ops/anna build-7 df -h
   telexec check --json --user nobody build-7 make check | jq .reason",
         after_long_help = "\
-It does not check whether programs and directories exist. A named command that no rule permits is refused, also if there is none.
+It does not check whether programs and directories exist. \"user\" is the user it would run as. A named command that no rule permits is refused, also if there is none.
 
 If the command is not allowed, \"not met\" lists the conditions of the nearest rule that do not hold, each with \
 what the command has instead. All of them would have to hold. \"recorded\" is yes if the agent makes a session recording.
@@ -106,8 +106,8 @@ SIZE is a number of bytes, or a size such as 512K, 256M, 2GiB; K is 1,024.
 FILE of --env-file has lines NAME=VALUE, or NAME alone, which passes on the caller's own variable.
 
 With --json, one object:
-  {\"allowed\":…,\"reason\":…,\"missing\":[…],\"needs_approval\":…,\"recorded\":…,\"programs\":[…],\"permission_pattern\":…,\"uses_sudo\":…,
-   \"understood\":…}
+  {\"allowed\":…,\"reason\":…,\"missing\":[…],\"needs_approval\":…,\"recorded\":…,\"user\":…,\"programs\":[…],\"permission_pattern\":…,
+   \"uses_sudo\":…,\"understood\":…}
 If understood is false, programs may be incomplete, permission_pattern is empty, and uses_sudo is true or null."
     )]
     Check(Box<CheckArgs>),

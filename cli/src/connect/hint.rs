@@ -97,7 +97,9 @@ pub(crate) fn hint(error: &ExecutorError) -> Option<String> {
     match error {
         // without TLS, missing certificates are the only cause
         ExecutorError::Untrusted { .. } => Some(USE_CERTIFICATES.to_owned()),
-        ExecutorError::Spawn(error) if error.is_not_found() => spawn_hint(error),
+        ExecutorError::Spawn(spawn) if spawn.is_not_found() => {
+            commands_hint("TARGET", error).or_else(|| spawn_hint(spawn))
+        }
         // of many agents at once: with the id these would all be different
         ExecutorError::ApprovalRequired { .. } => Some(approval_hint("TARGET", "ID")),
         ExecutorError::Unreachable { .. } if find::<LookupError>(error).is_some() => {
@@ -121,11 +123,14 @@ pub(super) fn approval_hint(target: &str, id: &str) -> String {
     format!("somebody else has to run `telexec approve {target} {id}`; then run the same command again")
 }
 
+/// Where the names of commands are, after one that is unknown.
+pub(super) fn commands_hint(target: &str, error: &ExecutorError) -> Option<String> {
+    let ExecutorError::Spawn(error) = error else { return None };
+    asked_named_command(&[&error.subject]).map(|_| format!("`telexec commands {target}` lists the named commands"))
+}
+
 /// A word with a space that is no program is meant for a shell.
 fn spawn_hint(error: &SpawnError) -> Option<String> {
-    if asked_named_command(&[&error.subject]).is_some() {
-        return Some("`telexec commands TARGET` lists the named commands".to_owned());
-    }
     let is_program = error.stage == SpawnStage::Exec && error.subject.contains(' ');
     let quoted = error.subject.replace('\'', "'\\''");
     is_program.then(|| {

@@ -156,7 +156,7 @@ pub(crate) fn call_failure(code: u8, target: &Destination, error: &ExecutorError
         ExecutorError::ApprovalRequired { approval_id, .. } => {
             Some(hint::approval_hint(&target.to_string(), &printable(approval_id)))
         }
-        _ => hint(error),
+        _ => hint::commands_hint(&target.to_string(), error).or_else(|| hint(error)),
     };
     let failure = Failure::new(code, error).hint(hint).lost(is_lost);
     match error {

@@ -10,10 +10,13 @@ use rustix::termios::tcgetwinsize;
 use telexec_executor::Program;
 use telexec_executor::text::printable;
 
+use super::Args;
 use crate::audit::{
     Format, NOT_FOUND, Outcome, Playback, Query, Which, digest, play, search_files, verify_files, verify_recordings,
 };
+use crate::config::ConfigError;
 use crate::identity::patterns::NamePatterns;
+use crate::invalid::InvalidSetting;
 use crate::logging;
 
 /// The events of records.
@@ -52,7 +55,7 @@ pub enum AuditAction {
     #[command(
         after_help = "Prints the number of records, the last hash, and the starts without an end; exits with 0, with \
 1 if the chain is broken or has no record, a record that --expect or --keeper-log requires is missing or different, or a recording was \
-changed or is missing, and with 2 if a file cannot be read. Anyone \
+changed or is missing, with 2 if a file cannot be read, and with 78 if no file is given or configured. Anyone \
 who can write the file can also \
 shorten it, or replace it by a new, valid chain: from time to time save the last hash on another machine, and give it to \
 the next verification; or have the keeper log each start (keeper_syslog in the agent's configuration).\n\n\
@@ -74,18 +77,19 @@ telexecd audit verify --keeper-log keeper.log /var/log/telexec/audit.log"
         /// With --recordings: older ones may be missing, as with audit.recordings.max_age; 0s: none may
         #[arg(long, value_name = "DUR", default_value = "90d", value_parser = humantime::parse_duration)]
         max_age: Duration,
-        /// Log file, whose rotated files are found beside it; or all files, oldest first
-        #[arg(required = true, value_name = "FILE")]
+        /// Log file, whose rotated files are found beside it; or all files, oldest first [default: audit.file of --config]
+        #[arg(value_name = "FILE")]
         files: Vec<PathBuf>,
     },
     /// Search an audit log: print the records that all of the given options match
     #[command(
         after_help = "Prints a line per record: time, event, identity, execution ID, and what was asked for or came of it. The chain is not verified: see verify.\n\n\
 TIME is such as 2026-11-26, 2026-11-26T08:30:00Z, or a duration before now, such as 30m or 2d.\n\n\
-Exit codes: 0 found, 1 nothing found, 2 invalid command line, a file cannot be read, or has lines that are no records.\n\n\
+Exit codes: 0 found, 1 nothing found, 2 invalid command line, a file cannot be read, or has lines that are no records, 78 no \
+file is given or configured.\n\n\
 Examples:\n  \
 telexecd audit search --identity 'ops-*' --since 2d /var/log/telexec/audit.log\n  \
-telexecd audit search --event denied --event refused /var/log/telexec/audit.log\n  \
+telexecd audit search --event denied --event refused --config /etc/telexec/telexecd.toml\n  \
 telexecd audit search --cause timed_out --since 1d /var/log/telexec/audit.log\n  \
 telexecd audit search --text @restart-web --json /var/log/telexec/audit.log | jq .reason"
     )]
@@ -189,8 +193,8 @@ pub struct SearchArgs {
     /// Print the records as they are in the log: a JSON object per line
     #[arg(long)]
     json: bool,
-    /// Log file, whose rotated files are found beside it; or all files, oldest first
-    #[arg(required = true, value_name = "FILE")]
+    /// Log file, whose rotated files are found beside it; or all files, oldest first [default: audit.file of --config]
+    #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 }
 
@@ -246,7 +250,7 @@ fn parse_time(text: &str) -> Result<SystemTime, String> {
 }
 
 impl SearchArgs {
-    fn run(&self, out: &mut impl Write) -> Result<u8, Box<dyn Error>> {
+    fn run(&self, args: &Args, out: &mut impl Write) -> Result<u8, Box<dyn Error>> {
         let patterns = |option, all: &[String]| (!all.is_empty()).then(|| NamePatterns::new(option, all)).transpose();
         let has_outcome = self.unfinished || !self.cause.is_empty() || !self.exit_code.is_empty();
         let query = Query {
@@ -267,7 +271,7 @@ impl SearchArgs {
             whole: false,
             format: if self.json { Format::Json } else { Format::Line },
         };
-        Ok(search_files(&self.files, &query, out)?)
+        Ok(search_files(&files(args, &self.files)?, &query, out)?)
     }
 }
 
@@ -275,16 +279,17 @@ impl AuditAction {
     /// Runs it and writes the result to `out`. Returns the exit code.
     ///
     /// # Errors
-    /// A pattern is malformed, or the key cannot be read; or `out` cannot be written.
-    pub(super) fn run(&self, out: &mut impl Write) -> Result<u8, Box<dyn Error>> {
+    /// A pattern is malformed, or the key cannot be read; no file is given or configured; or `out` cannot be written.
+    pub(super) fn run(&self, args: &Args, out: &mut impl Write) -> Result<u8, Box<dyn Error>> {
         match self {
-            Self::Verify { expect, keeper_log, recordings, max_age, files } => {
-                match verify_files(files, expect.as_deref(), keeper_log.as_deref(), out)? {
-                    0 if *recordings => Ok(verify_recordings(files, *max_age, out)?),
+            Self::Verify { expect, keeper_log, recordings, max_age, files: given } => {
+                let files = files(args, given)?;
+                match verify_files(&files, expect.as_deref(), keeper_log.as_deref(), out)? {
+                    0 if *recordings => Ok(verify_recordings(&files, *max_age, out)?),
                     code => Ok(code),
                 }
             }
-            Self::Search(args) => args.run(out),
+            Self::Search(search) => search.run(args, out),
             Self::Show { json, log, id } => Ok(show(log, id, *json, out)?),
             Self::Play(args) => Ok(args.run(out)?),
             Self::Digest { log, argv } => {
@@ -293,6 +298,15 @@ impl AuditAction {
             }
         }
     }
+}
+
+/// The files that are given, or else the one that is configured.
+fn files(args: &Args, given: &[PathBuf]) -> Result<Vec<PathBuf>, ConfigError> {
+    if !given.is_empty() {
+        return Ok(given.to_vec());
+    }
+    let configured = args.config()?.audit.file;
+    Ok(vec![configured.ok_or_else(|| InvalidSetting("no FILE is given, and no audit.file is configured".to_owned()))?])
 }
 
 fn show(log: &Path, id: &str, json: bool, out: &mut impl Write) -> io::Result<u8> {

@@ -30,7 +30,7 @@ telexecd --listen tcp://0.0.0.0:7443 --tls-cert web1.pem --tls-key web1.key --cl
 )]
 pub struct Args {
     /// Configuration file (TOML)
-    #[arg(long, value_name = "FILE", env = "TELEXECD_CONFIG", hide_env_values = true)]
+    #[arg(long, value_name = "FILE", env = "TELEXECD_CONFIG", hide_env_values = true, global = true)]
     config: Option<PathBuf>,
     /// Address to listen on: unix:///path.sock, tcp://host:port, vsock://cid:port (`any` for any cid) or systemd: (the
     /// sockets that systemd passes); may be repeated

@@ -126,7 +126,7 @@ impl Subcommand {
         let text = match self {
             Self::Policy(PolicyAction::Check { file }) => check(args, file.as_ref())?,
             Self::Policy(PolicyAction::Schema) => policy::SCHEMA.to_owned(),
-            Self::Audit(action) => return action.run(out),
+            Self::Audit(action) => return action.run(args, out),
             Self::Enroll(enrollment) => return enroll(args, enrollment, out),
             Self::Formats => format!("{}\n", telexec_engine::handover_formats()),
             Self::Upgrade { if_changed } => match upgraded(args, *if_changed)? {

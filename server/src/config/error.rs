@@ -7,10 +7,8 @@ use telexec_executor::InvalidCommand;
 
 use crate::invalid::InvalidSetting;
 use crate::policy::PolicyError;
+use crate::similar::similar;
 use crate::tls::TlsError;
-
-/// From 0 to 1: of an unknown key to the one that is suggested.
-const MIN_SIMILARITY: f64 = 0.85;
 
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -115,9 +113,5 @@ fn with_example(expected: &str) -> &str {
 fn did_you_mean(message: &str) -> Option<String> {
     let (unknown, expected) = message.strip_prefix("unknown field `")?.split_once("`, expected ")?;
     let known = expected.split('`').skip(1).step_by(2);
-    let (_, similar) = known
-        .map(|key| (strsim::jaro_winkler(unknown, key), key))
-        .filter(|(similarity, _)| *similarity >= MIN_SIMILARITY)
-        .max_by(|(one, _), (other, _)| one.total_cmp(other))?;
-    Some(format!("unknown field `{unknown}`: did you mean `{similar}`? expected {}", expected.trim_end()))
+    similar(unknown, known).map(|key| format!("unknown field `{unknown}`: did you mean `{key}`?"))
 }

@@ -1,30 +1,62 @@
-//! Rules that compare the action with a group of actions, which no call has as its action.
+//! Mistakes about actions: those that are unknown, and groups of them in the place of one, which no call has as its action.
 
 use std::collections::{BTreeSet, HashMap};
 
-use cedar_policy::{PolicyId, PolicySet, Schema};
+use cedar_policy::{ActionConstraint, EntityUid, Policy, PolicyId, PolicySet, Schema};
 use serde_json::Value;
 
 use super::Rule;
 use super::fault::Source;
+use crate::similar::suggestion;
 
 /// The groups of actions: `read`, `start`.
 pub(super) fn action_groups(schema: &Schema) -> BTreeSet<String> {
     schema.action_groups().map(|group| group.id().unescaped().to_owned()).collect()
 }
 
-/// Warnings of conditions such as `action == Action::"start"`.
+/// The faults of scopes with an action that the schema lacks. What else is wrong with these rules may follow from that.
+pub(super) fn unknown_actions(set: &PolicySet, schema: &Schema, source: &Source<'_>) -> HashMap<PolicyId, String> {
+    let all = schema.actions().chain(schema.action_groups());
+    let known: BTreeSet<_> = all.map(|uid| uid.id().unescaped().to_owned()).collect();
+    let unknown = |policy: &Policy| {
+        let name = of_scope(policy)
+            .into_iter()
+            .map(|uid| uid.id().unescaped().to_owned())
+            .find(|name| !known.contains(name))?;
+        let did_you_mean = suggestion(&name, known.iter().map(String::as_str));
+        let line = source.line_after(&mut 0, &policy.to_cedar()?);
+        let fault = source.at_rule(policy, line, &format!("unknown action {name:?}{did_you_mean}"));
+        Some((policy.id().clone(), fault))
+    };
+    set.policies().filter_map(unknown).collect()
+}
+
+/// The actions that the scope of a rule names.
+fn of_scope(policy: &Policy) -> Vec<EntityUid> {
+    match policy.action_constraint() {
+        ActionConstraint::Any => Vec::new(),
+        ActionConstraint::Eq(one) => vec![one],
+        ActionConstraint::In(all) => all,
+    }
+}
+
+/// Warnings of scopes and conditions such as `action == Action::"start"`. What else Cedar warns of in these rules follows from that.
 pub(super) fn compared_groups(
     set: &PolicySet,
     rules: &HashMap<PolicyId, Rule>,
     groups: &BTreeSet<String>,
     source: &Source<'_>,
-) -> Vec<String> {
-    let compared = |policy: &cedar_policy::Policy| {
+) -> HashMap<PolicyId, String> {
+    let of_scope = |policy: &Policy| match policy.action_constraint() {
+        ActionConstraint::Eq(one) => Some(one.id().unescaped().to_owned()).filter(|name| groups.contains(name)),
+        _ => None,
+    };
+    let of_conditions = |policy: &Policy| compared_group(policy.to_json().ok()?.get("conditions")?, groups);
+    let compared = |policy: &Policy| {
         let rule = rules.get(policy.id())?;
-        let group = compared_group(policy.to_json().ok()?.get("conditions")?, groups)?;
+        let group = of_scope(policy).or_else(|| of_conditions(policy))?;
         let fault = format!("no call has the action {group:?}, which is a group: write `action in Action::{group:?}`");
-        Some(source.at_rule(policy, rule.line, &fault))
+        Some((policy.id().clone(), source.at_rule(policy, rule.line, &fault)))
     };
     set.policies().filter_map(compared).collect()
 }

@@ -1,15 +1,18 @@
-//! Likely mistakes in a policy that is valid by itself: what the configuration or the machine lacks, and rules that permit nothing.
+//! Mistakes in a policy: what is invalid, what the configuration or the machine lacks, and rules that permit something else than they
+//! seem to.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use cedar_policy::{Effect, PolicyId, PolicySet, ValidationWarning};
+use cedar_policy::{Effect, PolicyId, PolicySet, Schema, ValidationError, ValidationResult, ValidationWarning};
 use tracing::warn;
 
+use super::action_group::{action_groups, compared_groups, unknown_actions};
 use super::condition::Condition;
 use super::fault::Source;
-use super::simple_command::{EACH_COMMAND, NUMBERED, REDIRECTIONS};
+use super::simple_command::{EACH_COMMAND, NUMBERED, PROGRAMS, REDIRECTIONS};
 use super::{AgentFacts, Names, Roles, Rule};
 use crate::identity::patterns::{OF_NOBODY, is_of_nobody};
+use crate::similar::suggestion;
 
 /// Logs the rules with `@share`, of an agent that cannot divide processors.
 pub(super) fn warn_of_shares(agent: &AgentFacts, rules: &HashMap<PolicyId, Rule>) {
@@ -24,8 +27,69 @@ pub(super) fn warn_of_shares(agent: &AgentFacts, rules: &HashMap<PolicyId, Rule>
     }
 }
 
+/// What is checked.
+pub(super) struct Check<'a> {
+    pub(super) set: &'a PolicySet,
+    pub(super) rules: &'a HashMap<PolicyId, Rule>,
+    pub(super) schema: &'a Schema,
+    pub(super) names: &'a Names,
+    /// What Cedar says.
+    pub(super) checked: &'a ValidationResult,
+    pub(super) source: &'a Source<'a>,
+}
+
+impl Check<'_> {
+    /// What is wrong whatever the configuration is.
+    pub(super) fn faults(&self) -> Vec<String> {
+        let unknown_actions = unknown_actions(self.set, self.schema, self.source);
+        let invalid = |error: &ValidationError| {
+            let fault = self.source.located_in(self.set.policy(error.policy_id()), error);
+            match error {
+                ValidationError::EmptySetForbidden(_) => format!("{fault}: write `SET.isEmpty()`, without `== []`"),
+                _ => fault,
+            }
+        };
+        // which follow from that
+        let others = self.checked.validation_errors().filter(|error| !unknown_actions.contains_key(error.policy_id()));
+        let mut faults: Vec<_> = others.map(invalid).collect();
+        faults.extend(unknown_actions.into_values());
+        faults.extend(impossible_users(self.set, self.rules, self.names, self.source));
+        faults
+    }
+
+    /// What the configuration lacks.
+    pub(super) fn missing(&self, roles: &Roles, agent: &AgentFacts) -> Vec<String> {
+        let mut faults = unknown_roles(self.set, self.rules, self.names, roles, self.source);
+        faults.extend(unknown_commands(self.set, self.rules, &agent.named_commands, self.source));
+        if !agent.keeps_audit_log {
+            faults.extend(unrecordable(self.set, self.rules, self.source));
+        }
+        faults
+    }
+
+    /// Likely mistakes.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let (set, rules, source) = (self.set, self.rules, self.source);
+        let compared_groups = compared_groups(set, rules, &action_groups(self.schema), source);
+        let of_cedar = self.checked.validation_warnings();
+        let mut warnings: Vec<_> = of_cedar
+            .filter(|warning| !compared_groups.contains_key(warning.policy_id()))
+            .map(|warning| source.located_in(set.policy(warning.policy_id()), warning))
+            .collect();
+        warnings.extend(compared_groups.into_values());
+        for find in [misread_commands, open_programs, open_redirections, unapproved] {
+            warnings.extend(find(set, rules, source));
+        }
+        let mut warnings = source.sorted(warnings);
+        if permits_nothing(rules, self.checked.validation_warnings()) {
+            warnings.push(source.about_all("no rule permits anything: every call would be denied"));
+        }
+        warnings
+    }
+}
+
 /// Roles that the configuration lacks, most likely typos.
-pub(super) fn unknown_roles(
+fn unknown_roles(
     set: &PolicySet,
     rules: &HashMap<PolicyId, Rule>,
     names: &Names,
@@ -36,14 +100,17 @@ pub(super) fn unknown_roles(
         let line = line_of(policy, rules, source);
         named_roles(policy, names)
             .filter(|role| !roles.contains(role))
-            .map(|role| source.at_rule(policy, line, &format!("the configuration has no role {role:?}")))
+            .map(|role| {
+                let did_you_mean = suggestion(&role, roles.names());
+                source.at_rule(policy, line, &format!("the configuration has no role {role:?}{did_you_mean}"))
+            })
             .collect::<Vec<_>>()
     };
     set.policies().flat_map(unknown).collect()
 }
 
 /// Identities of local users that no caller has.
-pub(super) fn impossible_users(
+fn impossible_users(
     set: &PolicySet,
     rules: &HashMap<PolicyId, Rule>,
     names: &Names,
@@ -70,7 +137,7 @@ fn line_of(policy: &cedar_policy::Policy, rules: &HashMap<PolicyId, Rule>, sourc
 }
 
 /// Named commands that the configuration lacks, likewise.
-pub(super) fn unknown_commands(
+fn unknown_commands(
     set: &PolicySet,
     rules: &HashMap<PolicyId, Rule>,
     known: &BTreeSet<String>,
@@ -79,7 +146,10 @@ pub(super) fn unknown_commands(
     let unknown = |policy: &cedar_policy::Policy| {
         let rule = rules.get(policy.id());
         let names = rule.into_iter().flat_map(|rule| &rule.named_commands).filter(|name| !known.contains(*name));
-        let fault = |name: &String| format!("the configuration has no command {name:?}");
+        let fault = |name: &String| {
+            let did_you_mean = suggestion(name, known.iter().map(String::as_str));
+            format!("the configuration has no command {name:?}{did_you_mean}")
+        };
         let line = rule.map_or(0, |rule| rule.line);
         names.map(|name| source.at_rule(policy, line, &fault(name))).collect::<Vec<_>>()
     };
@@ -93,16 +163,16 @@ pub(super) fn named_roles(policy: &cedar_policy::Policy, names: &Names) -> impl 
 }
 
 /// Rules about single commands that permit or forbid something else than they seem to.
-pub(super) fn misread_commands(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, source: &Source<'_>) -> Vec<String> {
+fn misread_commands(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, source: &Source<'_>) -> Vec<String> {
     let misread = |policy: &cedar_policy::Policy| {
         let rule = rules.get(policy.id())?;
         let looks_at =
             |part: &str| rule.conditions.iter().any(|condition| condition.is_about_part([EACH_COMMAND, part]));
         let permits = rule.effect == Effect::Permit;
         let is_limited = looks_at("argument_count")
-            || rule.conditions.iter().any(|condition| condition.bounds([EACH_COMMAND, "arguments"]));
+            || rule.conditions.iter().any(|condition| condition.bounds(&[EACH_COMMAND, "arguments"]));
         let is_open = !is_limited && NUMBERED.iter().chain(&["arguments"]).any(|arguments| looks_at(arguments));
-        let is_mixed = looks_at("program") && rule.conditions.iter().any(|condition| condition.is_about("programs"));
+        let is_mixed = looks_at("program") && rule.conditions.iter().any(|condition| condition.is_about(PROGRAMS));
         let asks = rule.conditions.iter().any(Condition::asks_each_command);
         let asks_name = rule.conditions.iter().any(|condition| condition.asks("named_command"));
         let faults = [
@@ -126,11 +196,36 @@ pub(super) fn misread_commands(set: &PolicySet, rules: &HashMap<PolicyId, Rule>,
     set.policies().filter_map(misread).flatten().collect()
 }
 
+/// Rules that look at programs, or at the whole text, and permit any other programs too.
+fn open_programs(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, source: &Source<'_>) -> Vec<String> {
+    let fault = |rule: &Rule| {
+        // those of a named command are its definition's
+        let is_bounded =
+            !rule.own_commands.is_empty() || rule.conditions.iter().any(|condition| condition.bounds(&[PROGRAMS]));
+        if rule.effect == Effect::Forbid || is_bounded {
+            return None;
+        }
+        if rule.conditions.iter().any(Condition::is_open_to_programs) {
+            return Some(
+                "it looks at context.programs, but permits others too: write `[\"a\", \"b\"].containsAll(context.programs)`",
+            );
+        }
+        let is_each = rule.conditions.iter().any(|condition| condition.is_about(EACH_COMMAND));
+        let matches_text = !is_each && rule.conditions.iter().any(Condition::matches_text);
+        matches_text.then_some("context.command is the whole text: `like \"id*\"` also permits `id; rm -r /`")
+    };
+    let open = |policy: &cedar_policy::Policy| {
+        let rule = rules.get(policy.id())?;
+        Some(source.at_rule(policy, rule.line, fault(rule)?))
+    };
+    set.policies().filter_map(open).collect()
+}
+
 /// Rules that list programs, and let them write to any file: `ls > FILE`.
-pub(super) fn open_redirections(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, source: &Source<'_>) -> Vec<String> {
+fn open_redirections(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, source: &Source<'_>) -> Vec<String> {
     let fault = "it lists programs, but does not look at context.redirections.writes: `program > FILE` writes to any file that the user may write to";
     let is_open = |rule: &&Rule| {
-        let lists = rule.conditions.iter().any(|condition| condition.is_about("programs"));
+        let lists = rule.conditions.iter().any(|condition| condition.is_about(PROGRAMS));
         let is_limited = |condition: &Condition| {
             condition.looks_at(|path| path == REDIRECTIONS || path.strip_prefix(REDIRECTIONS) == Some(".writes"))
                 // of a program without a shell nothing is redirected
@@ -146,7 +241,7 @@ pub(super) fn open_redirections(set: &PolicySet, rules: &HashMap<PolicyId, Rule>
 }
 
 /// Rules that ask for an approval where no rule lets anybody give it.
-pub(super) fn unapproved(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, source: &Source<'_>) -> Vec<String> {
+fn unapproved(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, source: &Source<'_>) -> Vec<String> {
     if rules.values().any(|rule| rule.effect == Effect::Permit && rule.is_about_action(&["Approve", "review"])) {
         return Vec::new();
     }
@@ -159,7 +254,7 @@ pub(super) fn unapproved(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, sourc
 }
 
 /// Rules that have executions recorded where there is no audit log.
-pub(super) fn unrecordable(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, source: &Source<'_>) -> Vec<String> {
+fn unrecordable(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, source: &Source<'_>) -> Vec<String> {
     let fault = "@record: requires an audit log, audit.file in the configuration";
     let recorded = |policy: &cedar_policy::Policy| {
         let rule = rules.get(policy.id()).filter(|rule| rule.record)?;
@@ -169,10 +264,7 @@ pub(super) fn unrecordable(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, sou
 }
 
 /// Whether each rule forbids, or can never apply.
-pub(super) fn permits_nothing<'a>(
-    rules: &HashMap<PolicyId, Rule>,
-    warnings: impl Iterator<Item = &'a ValidationWarning>,
-) -> bool {
+fn permits_nothing<'a>(rules: &HashMap<PolicyId, Rule>, warnings: impl Iterator<Item = &'a ValidationWarning>) -> bool {
     let idle = warnings.filter_map(|warning| match warning {
         ValidationWarning::ImpossiblePolicy(idle) => Some(idle.policy_id()),
         ValidationWarning::InvalidActionApplication(idle) => Some(idle.policy_id()),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cedar_policy::pst::{BinaryOp, Clause, Effect, Expr, Literal, Template, UnaryOp, Var};
 use cedar_policy::{Entities, EvalResult, Expression, Policy, Request, eval_expression};
 
-use super::simple_command::EACH_COMMAND;
+use super::simple_command::{EACH_COMMAND, PROGRAMS};
 
 /// Longer conditions and values are cut when they are printed.
 const MAX_TEXT_BYTES: usize = 300;
@@ -34,6 +34,10 @@ pub(super) struct Condition {
     bounds: Option<Attribute>,
     /// What it asks for with `has`.
     asked: Vec<Attribute>,
+    /// It looks at [`PROGRAMS`] other than as a whole.
+    is_open_to_programs: bool,
+    /// It compares the text of the command with a pattern.
+    matches_text: bool,
     /// It says whom the rule is about.
     pub(super) is_about_principal: bool,
 }
@@ -103,7 +107,19 @@ impl Condition {
         };
         let asked = expr.map(|expr| expr.reduce(&has, &union, Vec::new())).unwrap_or_default();
         let is_about_context = !whole.is_empty();
-        Some(Self { text, expression, attributes, is_about_context, guards, list, bounds, asked, is_about_principal })
+        Some(Self {
+            text,
+            expression,
+            attributes,
+            is_about_context,
+            guards,
+            list,
+            bounds,
+            asked,
+            is_open_to_programs: expr.is_some_and(is_open_to_programs),
+            matches_text: expr.is_some_and(matches_text),
+            is_about_principal,
+        })
     }
 
     /// Whether it holds; what cannot be evaluated does not.
@@ -133,6 +149,16 @@ impl Condition {
         self.asked.iter().any(|asked| matches!(&asked.0[..], [first, _, ..] if first == EACH_COMMAND))
     }
 
+    /// Whether it looks at programs, and says nothing about others that there may be.
+    pub(super) fn is_open_to_programs(&self) -> bool {
+        self.is_open_to_programs
+    }
+
+    /// Whether it compares the text of the command with a pattern.
+    pub(super) fn matches_text(&self) -> bool {
+        self.matches_text
+    }
+
     /// Whether it asks if this attribute of the context is there.
     pub(super) fn asks(&self, name: &str) -> bool {
         self.asked.iter().any(|asked| asked.0 == [name])
@@ -144,7 +170,7 @@ impl Condition {
     }
 
     /// Whether it lists what may be in this set.
-    pub(super) fn bounds(&self, path: [&str; 2]) -> bool {
+    pub(super) fn bounds(&self, path: &[&str]) -> bool {
         self.bounds.as_ref().is_some_and(|attribute| attribute.0 == path)
     }
 
@@ -269,6 +295,28 @@ fn not(expr: &Arc<Expr>) -> Arc<Expr> {
     Arc::new(Expr::UnaryOp { op: UnaryOp::Not, expr: Arc::clone(expr) })
 }
 
+fn is_open_to_programs(expr: &Expr) -> bool {
+    let is_programs = |expr: &Expr| path(expr).is_some_and(|path| path == [PROGRAMS]);
+    let is_open = |expr: &Expr| match expr {
+        Expr::BinaryOp { op: BinaryOp::ContainsAll, left, right } if is_programs(right) => {
+            literals(left).map(|_| false)
+        }
+        Expr::BinaryOp { op: BinaryOp::Eq, left, right } if is_programs(left) => literals(right).map(|_| false),
+        Expr::BinaryOp { op: BinaryOp::Eq, left, right } if is_programs(right) => literals(left).map(|_| false),
+        Expr::UnaryOp { op: UnaryOp::IsEmpty, expr } if is_programs(expr) => Some(false),
+        expr => is_programs(expr).then_some(true),
+    };
+    expr.reduce(&is_open, &|one, other| one || other, false)
+}
+
+fn matches_text(expr: &Expr) -> bool {
+    let matches = |expr: &Expr| match expr {
+        Expr::Like { expr, .. } => path(expr).map(|path| path == ["command"]),
+        _ => None,
+    };
+    expr.reduce(&matches, &|one, other| one || other, false)
+}
+
 /// The path of an attribute of the context; empty: the context itself.
 fn path(expr: &Expr) -> Option<Vec<String>> {
     match expr {
@@ -350,120 +398,4 @@ fn cut(text: &str, bytes: usize) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn needs(rule: &str) -> Vec<String> {
-        let rule = Policy::parse(None, rule).unwrap().to_pst().unwrap();
-        Condition::of_clauses(rule.body()).into_iter().map(|condition| condition.text).collect()
-    }
-
-    #[test]
-    fn a_rule_needs_what_its_clauses_say() {
-        let permit = |clauses: &str| needs(&format!("permit(principal, action, resource) {clauses};"));
-        let forbid = |clauses: &str| needs(&format!("forbid(principal, action, resource) {clauses};"));
-        let (a, b) = (r#"context.user == "nobody""#, r#"["cat", "df"].containsAll(context.programs)"#);
-        let both = format!("when {{ ({a} // why\n && {b}) && context.login }}");
-        assert_eq!(permit(&both), [a, b, "context.login"]);
-        assert_eq!(
-            permit("when { context.login } unless { context.terminal }"),
-            ["context.login", "!context.terminal"]
-        );
-        assert_eq!(permit("unless { context.login || context.terminal }"), ["!context.login", "!context.terminal"]);
-        assert_eq!(permit("when { context.login || context.terminal }"), ["context.login || context.terminal"]);
-        assert_eq!(permit("unless { context.login && context.terminal }"), ["!(context.login && context.terminal)"]);
-        assert_eq!(permit(""), [""; 0]);
-        assert_eq!(
-            forbid("when { context.user_id == 0 || context.uses_sudo }"),
-            ["context.user_id != 0", "!context.uses_sudo"]
-        );
-        assert_eq!(
-            forbid("unless { context.limits has cpus && context.login }"),
-            ["context.limits has cpus", "context.login"]
-        );
-        assert_eq!(
-            forbid("when { context.login } unless { context.terminal }"),
-            ["!(context.login && (!context.terminal))"]
-        );
-    }
-
-    #[test]
-    fn named_commands_are_found_wherever_they_are_compared() {
-        let of = |clauses: &str| {
-            let rule = format!("permit(principal, action, resource) {clauses};");
-            named_commands(Policy::parse(None, rule).unwrap().to_pst().unwrap().body())
-        };
-        assert_eq!(of(r#"when { context.named_command == "a" }"#), ["a"]);
-        assert_eq!(of(r#"when { context.login } unless { "a" != context.named_command }"#), ["a"]);
-        let listed = r#"when { context.login || ["a", "b"].contains(context.named_command) }"#;
-        assert_eq!(of(listed), ["a", "b"]);
-        assert!(of(r#"when { context.named_command == "" || context.user == "a" }"#).is_empty());
-        assert!(of(r#"when { context.named_command like "a*" }"#).is_empty());
-    }
-
-    #[test]
-    fn who_others_are_is_not_printed() {
-        for text in [
-            r#"principal == Identity::"boss""#,
-            r#"context.login && [Identity::"boss"].contains(resource.owner)"#,
-            r#"context.uses_sudo || principal in Role::"ops""#,
-            r#"resource.owner.name like "build-*""#,
-            r#"principal is Identity in Role::"ops""#,
-        ] {
-            let conditions = needs(&format!("forbid(principal, action, resource) unless {{ {text} }};"));
-            assert_eq!(conditions.last().unwrap(), ON_THE_IDENTITY, "{text}");
-        }
-        let owner = "resource.owner == principal";
-        assert_eq!(needs(&format!("permit(principal, action, resource) when {{ {owner} }};")), [owner]);
-    }
-
-    #[test]
-    fn no_attribute_that_a_rule_looks_at_is_missed() {
-        for (clauses, looks_at) in [
-            ("", Some("")),
-            ("when { principal.name == \"a\" }", Some("")),
-            ("when { context.user == \"a\" } unless { context[\"log\\u{69}n\"] }", Some("login user")),
-            ("when { context has limits.cpus && context.limits.cpus > decimal(\"1.0\") }", Some("limits")),
-            (
-                "when { if context.login then context has timeout else context.terminal }",
-                Some("login terminal timeout"),
-            ),
-            ("when { context.timeout.toMilliseconds() < 5 && -context.user_id < 0 }", Some("timeout user_id")),
-            ("when { context.reason like \"a*\" || !context.understood }", Some("reason understood")),
-            ("when { [[context.shell], [\"a\"]].contains([context.command]) }", Some("command shell")),
-            ("when { {a: context.argv}.a.contains(\"a\") }", Some("argv")),
-            ("when { context.each_command.program == \"ls\" }", Some("each_command")),
-            ("when { {a: context}.a.login }", None),
-            ("when { (if true then context else context).login }", None),
-            ("when { context.login && [context].isEmpty() }", None),
-        ] {
-            let rule = Policy::parse(None, format!("permit(principal, action, resource) {clauses};")).unwrap();
-            let attributes = context_attributes(rule.to_pst().unwrap().body());
-            let attributes = attributes.map(|all| all.into_iter().collect::<Vec<_>>().join(" "));
-            assert_eq!(attributes.as_deref(), looks_at, "{clauses}");
-        }
-    }
-
-    #[test]
-    fn what_a_condition_looks_at_is_known() {
-        let of = |text: &str| {
-            let rule = format!("permit(principal, action, resource) when {{ {text} }};");
-            let rule = Policy::parse(None, rule).unwrap().to_pst().unwrap();
-            let condition = Condition::of_clauses(rule.body()).remove(0);
-            let attributes = condition.attributes.iter().map(|attribute| attribute.0.join(".")).collect::<Vec<_>>();
-            (attributes.join(" "), condition.guards.is_some(), condition.list.is_some(), condition.is_about_principal)
-        };
-        for (text, attributes, guards, list, is_about_principal) in [
-            ("context.user == context.reason || context.user == \"x\"", "user reason", false, false, false),
-            ("context.limits.cpus < decimal(\"1.0\")", "limits.cpus", false, false, false),
-            ("context.limits has cpus", "limits.cpus", true, false, false),
-            ("context has limits.cpus", "limits.cpus", true, false, false),
-            ("[\"a\"].containsAll(context.programs)", "programs", false, true, false),
-            ("principal in Role::\"ops\" || principal.name like \"x*\"", "", false, false, true),
-            ("principal.name == context.user", "user", false, false, false),
-            ("resource.owner == principal", "", false, false, false),
-        ] {
-            assert_eq!(of(text), (attributes.to_owned(), guards, list, is_about_principal), "{text}");
-        }
-    }
-}
+mod tests;

@@ -40,10 +40,14 @@ impl<'a> Source<'a> {
         Self { path, text, lines }
     }
 
-    pub(super) fn invalid(&self, mut faults: Vec<String>) -> PolicyError {
-        // in the order of the text
+    pub(super) fn invalid(&self, faults: Vec<String>) -> PolicyError {
+        PolicyError::Invalid { faults: of_all_actions(self.sorted(faults)) }
+    }
+
+    /// In the order of the text.
+    pub(super) fn sorted(&self, mut faults: Vec<String>) -> Vec<String> {
         faults.sort_by_cached_key(|fault| (self.line_in(fault), fault.clone()));
-        PolicyError::Invalid { faults: of_all_actions(faults) }
+        faults
     }
 
     /// A message about a part of the text, with its position.
@@ -69,6 +73,11 @@ impl<'a> Source<'a> {
     /// A message about a rule that begins in this line.
     pub(super) fn at_rule(&self, rule: &Policy, line: usize, fault: &str) -> String {
         format!("{}:{line}{}", self.path.display(), in_rule(rule, &format!(": {fault}")))
+    }
+
+    /// A message about all of the text.
+    pub(super) fn about_all(&self, fault: &str) -> String {
+        format!("{}: {fault}", self.path.display())
     }
 
     pub(super) fn at(&self, line: usize, fault: &str) -> String {

@@ -26,18 +26,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cedar_policy::{
-    Authorizer, Effect, EntityUid, PolicyId, PolicySet, PrincipalConstraint, ValidationError, ValidationMode, Validator,
+    Authorizer, Effect, EntityUid, PolicyId, PolicySet, PrincipalConstraint, ValidationMode, Validator,
 };
 use telexec_engine::LocalExecutor;
 use telexec_shell::SimpleCommand;
 use tracing::{info, warn};
 
-use self::action_group::{action_groups, compared_groups};
 use self::caller_rules::{CallerRules, CallerRulesCache, attributes};
-use self::check::{
-    impossible_users, misread_commands, named_roles, open_redirections, permits_nothing, unapproved, unknown_commands,
-    unknown_roles, unrecordable, warn_of_shares,
-};
+use self::check::{Check, named_roles, warn_of_shares};
 use self::decision::Permit;
 pub(crate) use self::decision::{Decision, Detail, RequiredApproval};
 pub(crate) use self::environment::is_harmless;
@@ -162,42 +158,22 @@ impl Policy {
         })?;
         let mut faults = Vec::new();
         let rules = rules(&set, &source, &mut faults);
-        let groups = action_groups(&schema.0);
-        let checked = Validator::new(schema.0).validate(&set, ValidationMode::Strict);
-        let invalid = |error: &ValidationError| {
-            let fault = source.located_in(set.policy(error.policy_id()), error);
-            match error {
-                ValidationError::EmptySetForbidden(_) => format!("{fault}: write `SET.isEmpty()`, without `== []`"),
-                _ => fault,
-            }
-        };
-        faults.extend(checked.validation_errors().map(invalid));
-        faults.extend(impossible_users(&set, &rules, &schema.1, &source));
+        let (schema, names) = schema;
+        let checked = Validator::new(schema.clone()).validate(&set, ValidationMode::Strict);
+        let check =
+            Check { set: &set, rules: &rules, schema: &schema, names: &names, checked: &checked, source: &source };
+        faults.extend(check.faults());
         if let Some(roles) = roles {
-            faults.extend(unknown_roles(&set, &rules, &schema.1, roles, &source));
-            faults.extend(unknown_commands(&set, &rules, &agent.named_commands, &source));
-            if !agent.keeps_audit_log {
-                faults.extend(unrecordable(&set, &rules, &source));
-            }
+            faults.extend(check.missing(roles, &agent));
         }
         if !faults.is_empty() {
             return Err(source.invalid(faults));
         }
-        let warnings = checked.validation_warnings();
-        let mut warnings: Vec<_> =
-            warnings.map(|warning| source.located_in(set.policy(warning.policy_id()), warning)).collect();
-        warnings.extend(compared_groups(&set, &rules, &groups, &source));
-        warnings.extend(misread_commands(&set, &rules, &source));
-        warnings.extend(open_redirections(&set, &rules, &source));
-        warnings.extend(unapproved(&set, &rules, &source));
-        if permits_nothing(&rules, checked.validation_warnings()) {
-            warnings.push(format!("{}: no rule permits anything: every call would be denied", path.display()));
-        }
+        let warnings = check.warnings();
         let (roles, digest) = (roles.cloned().unwrap_or_default(), sha256(text.as_bytes()).into());
         let (authorizer, set, caller_rules) = (Authorizer::new(), Arc::new(set), CallerRulesCache::default());
         let is_about_each_command = may_contain(attributes(rules.values()).as_ref(), EACH_COMMAND);
         let is_quick = text.len() <= if is_about_each_command { MAX_QUICK_BYTES_EACH } else { MAX_QUICK_BYTES };
-        let names = schema.1;
         Ok(Self { authorizer, set, rules, names, roles, agent, caller_rules, is_quick, digest, warnings })
     }
 

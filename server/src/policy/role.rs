@@ -36,6 +36,11 @@ impl Roles {
         self.0.iter().filter(move |(_, names)| names.contain(identity)).map(|(role, _)| role.as_str())
     }
 
+    /// All of them, by their names.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(role, _)| role.as_str())
+    }
+
     pub(crate) fn contains(&self, role: &str) -> bool {
         self.0.iter().any(|(known, _)| known == role)
     }

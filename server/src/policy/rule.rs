@@ -221,7 +221,7 @@ pub(super) fn rules(set: &PolicySet, source: &Source<'_>, faults: &mut Vec<Strin
 
 /// What a rule about single commands needs that does not list the files of redirections: there are none but this one.
 fn defaults(conditions: &[Condition]) -> Result<Vec<Condition>, String> {
-    let is_bounded = |set: &&str| conditions.iter().any(|condition| condition.bounds([REDIRECTIONS, set]));
+    let is_bounded = |set: &&str| conditions.iter().any(|condition| condition.bounds(&[REDIRECTIONS, set]));
     let sets = ["reads", "writes"].into_iter().filter(|set| !is_bounded(set));
     let text = |set| format!(r#"["/dev/null"].containsAll(context.{REDIRECTIONS}.{set})"#);
     sets.map(|set| Condition::by_default(&text(set)).ok_or_else(|| format!("cannot be limited: {}", text(set))))

@@ -7,6 +7,8 @@ use super::facts::{MAX_TEXTS, texts};
 
 /// The attribute of the context. A policy without this word is evaluated once for each text.
 pub(super) const EACH_COMMAND: &str = "each_command";
+/// The attribute of the programs of the text.
+pub(super) const PROGRAMS: &str = "programs";
 /// The attribute of the files of redirections.
 pub(super) const REDIRECTIONS: &str = "redirections";
 

@@ -9,7 +9,7 @@ use telexec_executor::InvalidCommand;
 use telexec_proto::convert::{command_from_wire, error_to_status};
 use telexec_proto::v1::agent_service_server::AgentService;
 use telexec_proto::v1::{CheckCommandRequest, CheckCommandResponse, GetAgentRequest, GetAgentResponse};
-use telexec_shell::{Analysis, permission_pattern};
+use telexec_shell::permission_pattern;
 use tonic::{Request, Response, Status};
 
 use crate::admission::Stack;
@@ -21,7 +21,7 @@ use crate::hostname::hostname;
 use crate::identity::Identity;
 use crate::identity::patterns::{OF_NOBODY, is_of_nobody};
 use crate::named_command::Resolved;
-use crate::policy::Decision;
+use crate::policy::{Decision, Facts};
 use crate::tls::Tls;
 
 pub(crate) struct Agent {
@@ -102,14 +102,14 @@ impl AgentService for Agent {
         if let (true, Err(refusal)) = (is_possible, user) {
             let reason = refusal.to_string();
             let refused = CheckCommandResponse { reason, ..Default::default() };
-            return counted(&call.reservation, with_analysis(refused, facts.analysis()));
+            return counted(&call.reservation, with_facts(refused, &facts));
         }
         let Decision { allowed, reason, missing, approval, record: recorded, .. } = decision;
         let needs_approval = approval.is_some();
         let answer = CheckCommandResponse { allowed, reason, missing, needs_approval, recorded, ..Default::default() };
         // who may not run a named command learns nothing of its definition
         let answer = match allowed || needs_approval || !facts.are_of_named_command() {
-            true => with_analysis(answer, facts.analysis()),
+            true => with_facts(answer, &facts),
             false => answer,
         };
         counted(&call.reservation, answer)
@@ -123,9 +123,11 @@ fn own_user() -> String {
     found.into_iter().next().map_or(id, |user| user.name)
 }
 
-/// What the command runs.
-fn with_analysis(answer: CheckCommandResponse, analysis: &Analysis) -> CheckCommandResponse {
+/// What the command runs, and as whom.
+fn with_facts(answer: CheckCommandResponse, facts: &Facts) -> CheckCommandResponse {
+    let analysis = facts.analysis();
     CheckCommandResponse {
+        user: facts.place().map(|place| place.user.to_string()).unwrap_or_default(),
         permission_pattern: permission_pattern(analysis).unwrap_or_default(),
         uses_sudo: analysis.uses_sudo,
         understood: analysis.understood,

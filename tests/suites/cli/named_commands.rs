@@ -54,8 +54,10 @@ async fn they_run_by_their_name_whatever_user_is_configured() {
     assert!(said.failure(125).contains("--user is not accepted by @who"), "{said:?}");
     shows("… is not accepted by @NAME", said.stderr());
     let said = say(&["exec", agent.uri(), "@nothing"]).await;
-    let hint =
-        "cannot run @nothing: no such named command\ntelexec: `telexec commands TARGET` lists the named commands";
-    assert!(said.failure(127).contains(hint), "{said:?}");
+    let hint = format!(
+        "cannot run @nothing: no such named command\ntelexec: `telexec commands {}` lists the named commands",
+        agent.uri()
+    );
+    assert!(said.failure(127).contains(&hint), "{said:?}");
     shows("cannot run @NAME: no such named command", said.stderr());
 }

@@ -68,7 +68,7 @@ async fn faults_of_the_file_are_named() {
             "roles = { ops = [\"unix:uid=root\"] }",
             "roles.ops: \"unix:uid=root\": is not an identity: local users are unix:uid=N, ",
         ),
-        ("listn = []", "listn: unknown field `listn`: did you mean `listen`? expected one of `listen`, "),
+        ("listn = []", "listn: unknown field `listn`: did you mean `listen`?"),
         ("[audit]\nfil = \"/a\"", "did you mean `file`?"),
         ("listen = \"unix:///a.sock\"", "listen: invalid type, expected a list such as [\"...\"]"),
         ("max_timeout = 600", "max_timeout: invalid type, expected a duration such as \"10m\""),

@@ -72,6 +72,23 @@ async fn faults_are_reported_with_their_lines() {
     let fault = format!("{policy}:2: \"unix:uid=root\" is not an identity");
     assert!(code == 78 && reported.contains(&fault), "{reported}");
 
+    let rule = "permit(principal in Role::\"op\", action, resource);";
+    write(directory.path(), "policy.cedar", rule);
+    let roles = write(
+        directory.path(),
+        "roles.toml",
+        &format!("listen = [\"unix:///x.sock\"]\npolicy = \"{policy}\"\n[roles]\nops = []"),
+    );
+    let (code, _, reported) = said("telexecd", &["--config", &roles, "policy", "check"]).await;
+    assert!(code == 78 && reported.contains("has no role \"op\": did you mean \"ops\"?"), "{reported}");
+
+    // nothing that follows from it
+    let rule = "permit(principal, action in Action::\"strat\", resource) when { context.programs.isEmpty() };";
+    write(directory.path(), "policy.cedar", rule);
+    let (code, _, reported) = said("telexecd", &["policy", "check", &policy]).await;
+    let fault = format!("telexecd: {policy}:1: unknown action \"strat\": did you mean \"start\"?\n");
+    assert_eq!((code, reported), (78, fault));
+
     // each once, whatever actions it is about, and on a line of its own
     let rules = "@id(\"one\") @max_output(\"x\") permit(principal, action in Action::\"start\", resource)\n\
                  when { context.nope == \"a\" && context.nope == \"b\" };";
@@ -94,6 +111,51 @@ async fn faults_are_reported_with_their_lines() {
     std::fs::write(&policy, [0xff, 0xfe]).unwrap();
     let (code, _, reported) = said("telexecd", &["policy", "check", &policy]).await;
     assert!(code == 78 && reported.contains("cannot read the policy"), "{reported}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_that_permit_more_programs_than_they_seem_to_are_warnings() {
+    let directory = directory();
+    let writes = "[\"/dev/null\"].containsAll(context.redirections.writes)";
+    let (programs, text) =
+        ("it looks at context.programs, but permits others too", "context.command is the whole text");
+    for (condition, warning) in [
+        ("[\"id\"].containsAll(context.programs)", None),
+        ("context.programs.isEmpty() || [\"id\"].containsAll(context.programs)", None),
+        ("context.programs.contains(\"id\") && [\"id\", \"df\"].containsAll(context.programs)", None),
+        ("[\"id\"].containsAny(context.programs)", Some(programs)),
+        ("context.programs == [\"id\"]", None),
+        ("context.programs != [\"id\"]", Some(programs)),
+        ("context.programs.containsAll([\"id\"])", Some(programs)),
+        ("context.programs.contains(\"id\")", Some(programs)),
+        ("!context.programs.contains(\"rm\")", Some(programs)),
+        ("context.user == \"a\" || [\"id\"].containsAny(context.programs)", Some(programs)),
+        ("context.command like \"id*\"", Some(text)),
+        ("context.command like \"id*\" && [\"id\"].containsAll(context.programs)", None),
+        ("context.command == \"id\"", None),
+        ("context.named_command == \"a\" && context.command like \"id*\"", None),
+    ] {
+        let rule =
+            format!("permit(principal, action in Action::\"start\", resource) when {{ {condition} && {writes} }};");
+        let policy = write(directory.path(), "policy.cedar", &rule);
+        let (code, out, reported) = said("telexecd", &["policy", "check", &policy]).await;
+        assert_eq!((code, reported.as_str()), (0, ""));
+        let warnings: Vec<_> = out.lines().filter(|line| line.starts_with("warning: ")).collect();
+        match warning {
+            None => assert!(warnings.is_empty(), "{condition}: {out}"),
+            Some(text) => assert!(matches!(&warnings[..], [one] if one.contains(text)), "{condition}: {out}"),
+        }
+        let forbids = write(directory.path(), "policy.cedar", &rule.replace("permit", "forbid"));
+        let (_, out, _) = said("telexecd", &["policy", "check", &forbids]).await;
+        assert!(!out.contains(programs) && !out.contains(text), "{condition}: {out}");
+    }
+    let rule = "permit(principal, action == Action::\"start\", resource);";
+    let policy = write(directory.path(), "policy.cedar", rule);
+    let (_, out, _) = said("telexecd", &["policy", "check", &policy]).await;
+    let warnings: Vec<_> = out.lines().filter(|line| line.starts_with("warning: ")).collect();
+    let [group, nothing] = &warnings[..] else { panic!("{out}") };
+    assert!(group.ends_with("which is a group: write `action in Action::\"start\"`"), "{out}");
+    assert!(nothing.ends_with("no rule permits anything: every call would be denied"), "{out}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -170,8 +232,12 @@ async fn telexec_check_asks_and_runs_nothing() {
     let check = async |args: &[&str]| said("telexec", &[&["check", agent.uri()], args].concat()).await;
     let (code, out, reported) = check(&["-c", "ls -l"]).await;
     assert_eq!((code, reported.as_str()), (0, ""));
-    let expected = "allowed:      yes\nreason:       the policy permits it: ls\nrecorded:     no\nprograms:     ls\ntool pattern: ls **\n\
-                    uses sudo:    no\n";
+    let user = String::from_utf8(std::process::Command::new("id").arg("-un").output().unwrap().stdout).unwrap();
+    let user = user.trim_end();
+    let expected = format!(
+        "allowed:      yes\nreason:       the policy permits it: ls\nrecorded:     no\nuser:         {user}\n\
+         programs:     ls\ntool pattern: ls **\nuses sudo:    no\n"
+    );
     assert_eq!(out, expected);
     let (code, out, reported) = check(&["--", "sudo", "ls"]).await;
     assert_eq!((code, reported.as_str()), (125, ""));
@@ -181,10 +247,12 @@ async fn telexec_check_asks_and_runs_nothing() {
         "allowed:      no\n\
          reason:       no rule of the policy permits Execute on {hostname} for unix:uid={uid} (no role); the closest rule is ls\n\
          not met:      context.programs == [\"ls\"] (programs is [\"ls\", \"sudo\"])\n\
-         programs:     sudo, ls\n\
+         user:         {user}\nprograms:     sudo, ls\n\
          uses sudo:    yes\n"
     );
     assert_eq!(out, expected);
+    let (_, out, _) = check(&["-u", "nobdy", "-c", "ls"]).await;
+    assert!(out.contains("\nuser:         nobdy, which does not exist there\n"), "{out}");
     let (_, out, _) = check(&["-c", "$x"]).await;
     assert!(out.ends_with("uses sudo:    not known\n"), "{out}");
     let (_, out, _) = check(&["-c", "sudo $x"]).await;

@@ -230,6 +230,21 @@ impl<'a> Copy<'a> {
         }
     }
 
+    /// Refuses a path in a directory that the target does not have.
+    async fn require_parent(&self, path: &FilePath) -> Result<(), Failed> {
+        let Some(directory) = parent(path) else { return Ok(()) };
+        let asked = self.file(directory.clone());
+        match Patience::new(self.args.reconnect.resume()).repeat(|| self.files.info(asked.clone())).await {
+            Err(ExecutorError::File(error)) if error.kind() == FileErrorKind::NotFound => {
+                let advice = advice(&error);
+                Err(Failed::File(format!("{}: there is no directory {directory}{advice}", self.target)))
+            }
+            // whoever may write it need not be permitted to look
+            Ok(_) | Err(ExecutorError::Denied { .. }) => Ok(()),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
     fn file(&self, path: FilePath) -> FileTarget {
         FileTarget { path, user: self.args.user.clone() }
     }
@@ -294,12 +309,19 @@ fn below(directory: &FilePath, name: &OsStr) -> FilePath {
     FilePath::new(path)
 }
 
+/// The directory of a path; `None`: it names none, or the root.
+fn parent(path: &FilePath) -> Option<FilePath> {
+    let path = path.as_bytes();
+    let path = path.strip_suffix(b"/").unwrap_or(path);
+    let slash = path.iter().rposition(|byte| *byte == b'/').filter(|slash| *slash > 0)?;
+    path.get(..slash).map(FilePath::new)
+}
+
 /// The directory of a file that could not be opened to be written, since that is missing.
 fn error_directory(error: &ExecutorError) -> Option<FilePath> {
     let ExecutorError::File(FileError { operation: FileOperation::Open, path, .. }) = error else { return None };
     let is_missing = matches!(error, ExecutorError::File(error) if error.kind() == FileErrorKind::NotFound);
-    let slash = path.as_bytes().iter().rposition(|byte| *byte == b'/').filter(|slash| *slash > 0)?;
-    is_missing.then(|| FilePath::new(path.as_bytes().get(..slash).unwrap_or_default()))
+    parent(path).filter(|_| is_missing)
 }
 
 /// What looks like a shell's syntax in the name of a file that is missing.

@@ -53,6 +53,7 @@ impl Copy<'_> {
         if !self.args.recursive {
             return Err(Failed::File(format!("{} is a directory: use -r to copy it", source.display())));
         }
+        self.require_parent(&to).await?;
         let mut items = Vec::new();
         let any_failed = self.find(source, to, &mut items);
         let sent = Mutex::new(Sent { is_done: vec![false; items.len()], any_failed, asked: VecDeque::new() });
