@@ -365,6 +365,7 @@ async fn faults_of_definitions_are_named_before_anything_runs() {
         ("a", "commands.a: argv[0]: \"a\" is not in /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
         ("/etc/passwd", "commands.a: argv[0]: \"/etc/passwd\" does not exist, or is not executable"),
         ("sh\"]\nenvironment = { PATH = \"/etc\" }#", "commands.a: argv[0]: \"sh\" is not in /etc"),
+        ("sh\"]\nuser = \"nobdy\"#", "commands.a: user: cannot look up the user nobdy"),
         ("sh", "the configuration is valid"),
         ("/bin/sh", "the configuration is valid"),
     ] {

@@ -92,6 +92,10 @@ impl Definition {
         }
     }
 
+    pub(super) fn user(&self) -> Option<&str> {
+        self.config.user.as_deref()
+    }
+
     pub(super) fn environment(&self) -> &BTreeMap<String, String> {
         &self.config.environment
     }

@@ -8,6 +8,7 @@ mod word;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use telexec_engine::{DYNAMIC_USER, look_up_users};
 use telexec_executor::{Command, ExecutorError, NAMED_COMMAND, Program, SpawnError, SpawnStage, asked_named_command};
 use telexec_proto::v1::NamedCommand;
 
@@ -73,11 +74,16 @@ impl NamedCommands {
 
     /// Likely mistakes in the definitions, whose commands have this environment unless they say otherwise.
     pub(crate) fn warnings(&self, environment: &BTreeMap<String, String>) -> Vec<String> {
-        let missing = |(name, definition): (&String, &Definition)| {
+        let program = |(name, definition): (&String, &Definition)| {
             let fault = program::missing(definition.program()?, [definition.environment(), environment])?;
             Some(format!("commands.{name}: argv[0]: {fault}"))
         };
-        self.0.iter().filter_map(missing).collect()
+        let user = |(name, definition): (&String, &Definition)| {
+            let user = definition.user().filter(|user| *user != DYNAMIC_USER)?;
+            let error = look_up_users(&[user.to_owned()]).err()?;
+            Some(format!("commands.{name}: user: {error}"))
+        };
+        self.0.iter().filter_map(program).chain(self.0.iter().filter_map(user)).collect()
     }
 
     /// Their definitions, for callers, without the values of variables.
