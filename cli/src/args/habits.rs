@@ -95,7 +95,7 @@ fn hint(error: &Error, line: &[OsString]) -> Option<String> {
         ErrorKind::MissingRequiredArgument if is_missing(error, "<TARGET>") => configured_targets(),
         ErrorKind::MissingRequiredArgument if subcommand != "fleet" && is_missing(error, "<ID>") => {
             let targets = configured_targets().map(|targets| format!("; {targets}")).unwrap_or_default();
-            Some(format!("the target comes first: telexec {subcommand} TARGET ID{targets}"))
+            Some(format!("both are needed, TARGET and ID{targets}"))
         }
         _ => None,
     }
@@ -217,7 +217,7 @@ mod tests {
             ("run web1 ls", "telexec exec TARGET"),
             ("ls web1", "telexec ps TARGET"),
             ("exec -p 7443 web1 ls", "HOST:PORT"),
-            ("kill job-1", "the target comes first: telexec kill TARGET ID"),
+            ("kill job-1", "both are needed, TARGET and ID"),
             ("exec web1 -v ls", "--log-level debug"),
             ("check --name x web1 ls", "--id names"),
             ("exec -w web1 ls", "telexec fleet -w HOSTS"),

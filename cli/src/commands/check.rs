@@ -2,10 +2,10 @@
 
 use serde_json::json;
 use telexec_client::CommandCheck;
-use telexec_executor::{TerminalSize, asked_named_command};
+use telexec_executor::TerminalSize;
 
 use super::exec;
-use crate::args::{CheckArgs, ExecArgs};
+use crate::args::CheckArgs;
 use crate::connect::{call_failure, with_agent};
 use crate::output::{self, Failure, exit, fields};
 
@@ -21,22 +21,22 @@ pub(crate) async fn run(args: CheckArgs) -> Result<u8, Failure> {
         agent.check_as(&command, &identity).await.map_err(failure)
     });
     let check = check.await?;
-    let text = if args.json { as_json(&check) } else { as_text(&identity, &user(&args, &check), &check) };
+    let text = if args.json { as_json(&check) } else { as_text(&identity, user(args.user.as_deref(), &check), &check) };
     output::print(text.as_bytes())?;
     Ok(if check.allowed { 0 } else { exit::REFUSED })
 }
 
 /// Whom it would run as, as far as the caller may know.
-fn user(args: &ExecArgs, check: &CommandCheck) -> String {
-    let is_hidden = asked_named_command(&args.command.argv).is_some() && !check.allowed && !check.needs_approval;
-    match &args.user {
-        _ if is_hidden || !check.user.is_empty() => check.user.clone(),
-        Some(user) => format!("{user}, which does not exist there"),
-        None => "does not exist there".to_owned(),
+fn user(asked: Option<&str>, check: &CommandCheck) -> String {
+    match (check.user.as_deref(), asked) {
+        (None, _) => String::new(),
+        (Some(""), Some(user)) => format!("not known: the agent has no user {user:?}"),
+        (Some(""), None) => "not known: the agent has no such user".to_owned(),
+        (Some(user), _) => user.to_owned(),
     }
 }
 
-fn as_text(identity: &str, user: &str, check: &CommandCheck) -> String {
+fn as_text(identity: &str, user: String, check: &CommandCheck) -> String {
     let decision = fields([
         ("identity", identity.to_owned()),
         ("allowed", yes_or_no(check.allowed)),
@@ -50,7 +50,7 @@ fn as_text(identity: &str, user: &str, check: &CommandCheck) -> String {
     let others = (!check.understood).then_some(others);
     let programs: Vec<_> = check.programs.iter().map(String::as_str).chain(others).collect();
     let command = fields([
-        ("user", user.to_owned()),
+        ("user", user),
         ("programs", programs.join(", ")),
         ("tool pattern", check.permission_pattern.clone()),
         ("uses sudo", uses_sudo(check).map_or("not known".to_owned(), yes_or_no)),

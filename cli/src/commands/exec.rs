@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use telexec_client::Agent;
-use telexec_executor::TerminalSize;
-use telexec_executor::{Command, CommandBuilder, Event, Execution, ExecutionId, ExecutorError, OnDisconnect};
+use telexec_executor::{
+    Command, CommandBuilder, Event, Execution, ExecutionId, ExecutorError, OnDisconnect, TerminalSize,
+    asked_named_command,
+};
 
 use super::receipt::ReceiptFile;
 use super::{approvals, program};
@@ -56,6 +58,11 @@ pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
             let argv = &args.command.argv;
             let several = program::several_targets(&args.agent.target, argv, &Config::load()?);
             Err(failure.hint(several.or_else(|| program::hint(argv))))
+        }
+        (Err(failure), None) if failure.code == exit::REFUSED && asked_named_command(&args.command.argv).is_some() => {
+            let list =
+                format!("`telexec commands {}` lists the named commands and their parameters", args.agent.target);
+            Err(failure.hint(Some(list)))
         }
         (Err(failure), _) => Err(failure),
     }

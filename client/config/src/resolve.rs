@@ -131,6 +131,7 @@ impl Config {
     fn unconfigured(&self, name: &str) -> UnconfiguredName {
         let names: Vec<&str> = self.targets.keys().map(String::as_str).collect();
         let similar = similar::get_close_matches(name, &names, MAX_SIMILAR, MIN_SIMILARITY);
+        let similar = if similar.is_empty() { numbered_alike(name, &names) } else { similar };
         UnconfiguredName { name: name.to_owned(), similar: similar.into_iter().map(str::to_owned).collect() }
     }
 
@@ -356,6 +357,13 @@ impl Credentials {
     }
 }
 
+/// Names that differ in case or in their numbers alone, which short ones are not similar for.
+fn numbered_alike<'a>(name: &str, names: &[&'a str]) -> Vec<&'a str> {
+    let stem = |name: &str| name.trim_end_matches(|c: char| c.is_ascii_digit()).to_lowercase();
+    let is_alike = |other: &&&str| !stem(name).is_empty() && stem(name) == stem(other);
+    names.iter().filter(is_alike).take(MAX_SIMILAR).copied().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
@@ -397,5 +405,14 @@ mod tests {
             let found: Vec<_> = paths.map(|path| path.display().to_string()).collect();
             assert_eq!(found.join(" "), expected);
         }
+    }
+
+    #[test]
+    fn short_names_are_alike_up_to_their_numbers() {
+        let names = ["a1", "a22", "db", "web1"];
+        assert_eq!(numbered_alike("a9", &names), ["a1", "a22"]);
+        assert_eq!(numbered_alike("A1", &names), ["a1", "a22"]);
+        assert_eq!(numbered_alike("DB", &names), ["db"]);
+        assert!(numbered_alike("7", &names).is_empty() && numbered_alike("b1", &names).is_empty());
     }
 }

@@ -55,7 +55,7 @@ pub enum AuditAction {
     #[command(
         after_help = "Prints the number of records, the last hash, and the starts without an end; exits with 0, with \
 1 if the chain is broken or has no record, a record that --expect or --keeper-log requires is missing or different, or a recording was \
-changed or is missing, with 2 if a file cannot be read, and with 78 if no file is given or configured. Anyone \
+changed or is missing, with 2 if a file cannot be read, and with 78 if no file is given or configured, or the configuration is invalid. Anyone \
 who can write the file can also \
 shorten it, or replace it by a new, valid chain: from time to time save the last hash on another machine, and give it to \
 the next verification; or have the keeper log each start (keeper_syslog in the agent's configuration).\n\n\
@@ -86,7 +86,7 @@ telexecd audit verify --keeper-log keeper.log /var/log/telexec/audit.log"
         after_help = "Prints a line per record: time, event, identity, execution ID, and what was asked for or came of it. The chain is not verified: see verify.\n\n\
 TIME is such as 2026-11-26, 2026-11-26T08:30:00Z, or a duration before now, such as 30m or 2d.\n\n\
 Exit codes: 0 found, 1 nothing found, 2 invalid command line, a file cannot be read, or has lines that are no records, 78 no \
-file is given or configured.\n\n\
+file is given or configured, or the configuration is invalid.\n\n\
 Examples:\n  \
 telexecd audit search --identity 'ops-*' --since 2d /var/log/telexec/audit.log\n  \
 telexecd audit search --event denied --event refused --config /etc/telexec/telexecd.toml\n  \

@@ -6,6 +6,7 @@ use cedar_policy::{ActionConstraint, EntityUid, Policy, PolicyId, PolicySet, Sch
 use serde_json::Value;
 
 use super::Rule;
+use super::check::line_of;
 use super::fault::Source;
 use crate::similar::suggestion;
 
@@ -14,18 +15,22 @@ pub(super) fn action_groups(schema: &Schema) -> BTreeSet<String> {
     schema.action_groups().map(|group| group.id().unescaped().to_owned()).collect()
 }
 
-/// The faults of scopes with an action that the schema lacks. What else is wrong with these rules may follow from that.
-pub(super) fn unknown_actions(set: &PolicySet, schema: &Schema, source: &Source<'_>) -> HashMap<PolicyId, String> {
+/// The faults of scopes with actions that the schema lacks. What else is wrong with these rules may follow from that.
+pub(super) fn unknown_actions(
+    set: &PolicySet,
+    rules: &HashMap<PolicyId, Rule>,
+    schema: &Schema,
+    source: &Source<'_>,
+) -> HashMap<PolicyId, String> {
     let all = schema.actions().chain(schema.action_groups());
     let known: BTreeSet<_> = all.map(|uid| uid.id().unescaped().to_owned()).collect();
+    let described = |name: &String| format!("{name:?}{}", suggestion(name, known.iter().map(String::as_str)));
     let unknown = |policy: &Policy| {
-        let name = of_scope(policy)
-            .into_iter()
-            .map(|uid| uid.id().unescaped().to_owned())
-            .find(|name| !known.contains(name))?;
-        let did_you_mean = suggestion(&name, known.iter().map(String::as_str));
-        let line = source.line_after(&mut 0, &policy.to_cedar()?);
-        let fault = source.at_rule(policy, line, &format!("unknown action {name:?}{did_you_mean}"));
+        let names = of_scope(policy).into_iter().map(|uid| uid.id().unescaped().to_owned());
+        let unknown: Vec<_> = names.filter(|name| !known.contains(name)).map(|name| described(&name)).collect();
+        (!unknown.is_empty()).then_some(())?;
+        let fault = format!("unknown action {}", unknown.join(", "));
+        let fault = source.at_rule(policy, line_of(policy, rules, source), &fault);
         Some((policy.id().clone(), fault))
     };
     set.policies().filter_map(unknown).collect()
@@ -40,7 +45,7 @@ fn of_scope(policy: &Policy) -> Vec<EntityUid> {
     }
 }
 
-/// Warnings of scopes and conditions such as `action == Action::"start"`. What else Cedar warns of in these rules follows from that.
+/// Warnings of scopes and conditions such as `action == Action::"start"`. That these rules never apply follows from that.
 pub(super) fn compared_groups(
     set: &PolicySet,
     rules: &HashMap<PolicyId, Rule>,

@@ -9,10 +9,11 @@ use tracing::warn;
 use super::action_group::{action_groups, compared_groups, unknown_actions};
 use super::condition::Condition;
 use super::fault::Source;
+use super::reliance::Open;
 use super::simple_command::{EACH_COMMAND, NUMBERED, PROGRAMS, REDIRECTIONS};
 use super::{AgentFacts, Names, Roles, Rule};
 use crate::identity::patterns::{OF_NOBODY, is_of_nobody};
-use crate::similar::suggestion;
+use crate::similar::misspelled;
 
 /// Logs the rules with `@share`, of an agent that cannot divide processors.
 pub(super) fn warn_of_shares(agent: &AgentFacts, rules: &HashMap<PolicyId, Rule>) {
@@ -41,15 +42,17 @@ pub(super) struct Check<'a> {
 impl Check<'_> {
     /// What is wrong whatever the configuration is.
     pub(super) fn faults(&self) -> Vec<String> {
-        let unknown_actions = unknown_actions(self.set, self.schema, self.source);
+        let unknown_actions = unknown_actions(self.set, self.rules, self.schema, self.source);
         let invalid = |error: &ValidationError| {
             let fault = self.source.located_in(self.set.policy(error.policy_id()), error);
             match error {
-                ValidationError::EmptySetForbidden(_) => format!("{fault}: write `SET.isEmpty()`, without `== []`"),
+                ValidationError::EmptySetForbidden(_) => {
+                    format!("{fault}: `SET.isEmpty()` asks whether a set is empty")
+                }
                 _ => fault,
             }
         };
-        // which follow from that
+        // what Cedar says of rules with an unknown action follows from that
         let others = self.checked.validation_errors().filter(|error| !unknown_actions.contains_key(error.policy_id()));
         let mut faults: Vec<_> = others.map(invalid).collect();
         faults.extend(unknown_actions.into_values());
@@ -73,7 +76,7 @@ impl Check<'_> {
         let compared_groups = compared_groups(set, rules, &action_groups(self.schema), source);
         let of_cedar = self.checked.validation_warnings();
         let mut warnings: Vec<_> = of_cedar
-            .filter(|warning| !compared_groups.contains_key(warning.policy_id()))
+            .filter(|warning| !(is_of_actions(warning) && compared_groups.contains_key(warning.policy_id())))
             .map(|warning| source.located_in(set.policy(warning.policy_id()), warning))
             .collect();
         warnings.extend(compared_groups.into_values());
@@ -101,7 +104,7 @@ fn unknown_roles(
         named_roles(policy, names)
             .filter(|role| !roles.contains(role))
             .map(|role| {
-                let did_you_mean = suggestion(&role, roles.names());
+                let did_you_mean = misspelled(&role, roles.names());
                 source.at_rule(policy, line, &format!("the configuration has no role {role:?}{did_you_mean}"))
             })
             .collect::<Vec<_>>()
@@ -131,7 +134,8 @@ fn impossible_users(
     set.policies().flat_map(impossible).collect()
 }
 
-fn line_of(policy: &cedar_policy::Policy, rules: &HashMap<PolicyId, Rule>, source: &Source<'_>) -> usize {
+/// Where a rule begins, also one that is invalid.
+pub(super) fn line_of(policy: &cedar_policy::Policy, rules: &HashMap<PolicyId, Rule>, source: &Source<'_>) -> usize {
     let search = || source.line_after(&mut 0, &policy.to_cedar().unwrap_or_default());
     rules.get(policy.id()).map_or_else(search, |rule| rule.line)
 }
@@ -147,7 +151,7 @@ fn unknown_commands(
         let rule = rules.get(policy.id());
         let names = rule.into_iter().flat_map(|rule| &rule.named_commands).filter(|name| !known.contains(*name));
         let fault = |name: &String| {
-            let did_you_mean = suggestion(name, known.iter().map(String::as_str));
+            let did_you_mean = misspelled(name, known.iter().map(String::as_str));
             format!("the configuration has no command {name:?}{did_you_mean}")
         };
         let line = rule.map_or(0, |rule| rule.line);
@@ -162,7 +166,7 @@ pub(super) fn named_roles(policy: &cedar_policy::Policy, names: &Names) -> impl 
     roles.map(|uid| uid.id().unescaped().to_owned())
 }
 
-/// Rules about single commands that permit or forbid something else than they seem to.
+/// Rules about single commands, or the names of commands, that permit or forbid something else than they seem to.
 fn misread_commands(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, source: &Source<'_>) -> Vec<String> {
     let misread = |policy: &cedar_policy::Policy| {
         let rule = rules.get(policy.id())?;
@@ -174,7 +178,8 @@ fn misread_commands(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, source: &S
         let is_open = !is_limited && NUMBERED.iter().chain(&["arguments"]).any(|arguments| looks_at(arguments));
         let is_mixed = looks_at("program") && rule.conditions.iter().any(|condition| condition.is_about(PROGRAMS));
         let asks = rule.conditions.iter().any(Condition::asks_each_command);
-        let asks_name = rule.conditions.iter().any(|condition| condition.asks("named_command"));
+        let asks_name = rule.conditions.iter().any(|condition| condition.asks("named_command"))
+            && !rule.conditions.iter().any(|condition| condition.reads("named_command"));
         let faults = [
             (
                 permits && is_open,
@@ -196,27 +201,20 @@ fn misread_commands(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, source: &S
     set.policies().filter_map(misread).flatten().collect()
 }
 
-/// Rules that look at programs, or at the whole text, and permit any other programs too.
+/// Rules that permit by some of the programs, or by a pattern of the text, and so any other programs too.
 fn open_programs(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, source: &Source<'_>) -> Vec<String> {
-    let fault = |rule: &Rule| {
-        // those of a named command are its definition's
-        let is_bounded =
-            !rule.own_commands.is_empty() || rule.conditions.iter().any(|condition| condition.bounds(&[PROGRAMS]));
-        if rule.effect == Effect::Forbid || is_bounded {
-            return None;
-        }
-        if rule.conditions.iter().any(Condition::is_open_to_programs) {
-            return Some(
-                "it looks at context.programs, but permits others too: write `[\"a\", \"b\"].containsAll(context.programs)`",
-            );
-        }
-        let is_each = rule.conditions.iter().any(|condition| condition.is_about(EACH_COMMAND));
-        let matches_text = !is_each && rule.conditions.iter().any(Condition::matches_text);
-        matches_text.then_some("context.command is the whole text: `like \"id*\"` also permits `id; rm -r /`")
-    };
     let open = |policy: &cedar_policy::Policy| {
         let rule = rules.get(policy.id())?;
-        Some(source.at_rule(policy, rule.line, fault(rule)?))
+        // which are judged one by one, and what another identity reads first
+        let is_judged =
+            rule.conditions.iter().any(|condition| condition.is_about(EACH_COMMAND)) || rule.approval.is_some();
+        let fault = match rule.relies_on.filter(|_| rule.effect == Effect::Permit && !is_judged)? {
+            Open::Programs => {
+                "it looks at context.programs, but permits others too: write `[\"a\", \"b\"].containsAll(context.programs)`"
+            }
+            Open::Text => "context.command is the whole text: `like \"id*\"` also permits `id; rm -r /`",
+        };
+        Some(source.at_rule(policy, rule.line, fault))
     };
     set.policies().filter_map(open).collect()
 }
@@ -261,6 +259,11 @@ fn unrecordable(set: &PolicySet, rules: &HashMap<PolicyId, Rule>, source: &Sourc
         Some(source.at_rule(policy, rule.line, fault))
     };
     set.policies().filter_map(recorded).collect()
+}
+
+/// Whether it is that the rule can never apply, as one about no action.
+fn is_of_actions(warning: &ValidationWarning) -> bool {
+    matches!(warning, ValidationWarning::ImpossiblePolicy(_) | ValidationWarning::InvalidActionApplication(_))
 }
 
 /// Whether each rule forbids, or can never apply.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cedar_policy::pst::{BinaryOp, Clause, Effect, Expr, Literal, Template, UnaryOp, Var};
 use cedar_policy::{Entities, EvalResult, Expression, Policy, Request, eval_expression};
 
-use super::simple_command::{EACH_COMMAND, PROGRAMS};
+use super::simple_command::EACH_COMMAND;
 
 /// Longer conditions and values are cut when they are printed.
 const MAX_TEXT_BYTES: usize = 300;
@@ -34,10 +34,8 @@ pub(super) struct Condition {
     bounds: Option<Attribute>,
     /// What it asks for with `has`.
     asked: Vec<Attribute>,
-    /// It looks at [`PROGRAMS`] other than as a whole.
-    is_open_to_programs: bool,
-    /// It compares the text of the command with a pattern.
-    matches_text: bool,
+    /// The other attributes that it looks at.
+    read: Vec<Attribute>,
     /// It says whom the rule is about.
     pub(super) is_about_principal: bool,
 }
@@ -106,6 +104,12 @@ impl Condition {
             _ => None,
         };
         let asked = expr.map(|expr| expr.reduce(&has, &union, Vec::new())).unwrap_or_default();
+        let get = |expr: &Expr| match expr {
+            Expr::GetAttr { .. } => path(expr).map(|path| vec![Attribute(path)]),
+            Expr::HasAttr { .. } => path(expr).map(|_| Vec::new()),
+            _ => None,
+        };
+        let read = expr.map(|expr| expr.reduce(&get, &union, Vec::new())).unwrap_or_default();
         let is_about_context = !whole.is_empty();
         Some(Self {
             text,
@@ -116,8 +120,7 @@ impl Condition {
             list,
             bounds,
             asked,
-            is_open_to_programs: expr.is_some_and(is_open_to_programs),
-            matches_text: expr.is_some_and(matches_text),
+            read,
             is_about_principal,
         })
     }
@@ -149,19 +152,14 @@ impl Condition {
         self.asked.iter().any(|asked| matches!(&asked.0[..], [first, _, ..] if first == EACH_COMMAND))
     }
 
-    /// Whether it looks at programs, and says nothing about others that there may be.
-    pub(super) fn is_open_to_programs(&self) -> bool {
-        self.is_open_to_programs
-    }
-
-    /// Whether it compares the text of the command with a pattern.
-    pub(super) fn matches_text(&self) -> bool {
-        self.matches_text
-    }
-
     /// Whether it asks if this attribute of the context is there.
     pub(super) fn asks(&self, name: &str) -> bool {
         self.asked.iter().any(|asked| asked.0 == [name])
+    }
+
+    /// Whether it compares this attribute of the context with something.
+    pub(super) fn reads(&self, name: &str) -> bool {
+        self.read.iter().any(|read| read.0 == [name])
     }
 
     /// Whether it looks at this part of an attribute.
@@ -254,10 +252,10 @@ pub(super) fn own_commands(rule: &Template) -> Vec<String> {
     compared_texts(rule, is_named_command, |op| matches!(op, BinaryOp::Eq))
 }
 
-/// The texts that a rule compares the `name` of an identity with, alone or in a list.
+/// The texts that the `name` of an identity may be, alone or in a list.
 pub(super) fn identity_names(rule: &Template) -> Vec<String> {
     let is_name = |expr: &Expr| matches!(expr, Expr::GetAttr { attr, .. } if attr == "name");
-    compared_texts(rule, is_name, |op| matches!(op, BinaryOp::Eq | BinaryOp::NotEq))
+    compared_texts(rule, is_name, |op| matches!(op, BinaryOp::Eq))
 }
 
 fn is_named_command(expr: &Expr) -> bool {
@@ -295,30 +293,8 @@ fn not(expr: &Arc<Expr>) -> Arc<Expr> {
     Arc::new(Expr::UnaryOp { op: UnaryOp::Not, expr: Arc::clone(expr) })
 }
 
-fn is_open_to_programs(expr: &Expr) -> bool {
-    let is_programs = |expr: &Expr| path(expr).is_some_and(|path| path == [PROGRAMS]);
-    let is_open = |expr: &Expr| match expr {
-        Expr::BinaryOp { op: BinaryOp::ContainsAll, left, right } if is_programs(right) => {
-            literals(left).map(|_| false)
-        }
-        Expr::BinaryOp { op: BinaryOp::Eq, left, right } if is_programs(left) => literals(right).map(|_| false),
-        Expr::BinaryOp { op: BinaryOp::Eq, left, right } if is_programs(right) => literals(left).map(|_| false),
-        Expr::UnaryOp { op: UnaryOp::IsEmpty, expr } if is_programs(expr) => Some(false),
-        expr => is_programs(expr).then_some(true),
-    };
-    expr.reduce(&is_open, &|one, other| one || other, false)
-}
-
-fn matches_text(expr: &Expr) -> bool {
-    let matches = |expr: &Expr| match expr {
-        Expr::Like { expr, .. } => path(expr).map(|path| path == ["command"]),
-        _ => None,
-    };
-    expr.reduce(&matches, &|one, other| one || other, false)
-}
-
 /// The path of an attribute of the context; empty: the context itself.
-fn path(expr: &Expr) -> Option<Vec<String>> {
+pub(super) fn path(expr: &Expr) -> Option<Vec<String>> {
     match expr {
         Expr::Var(Var::Context) => Some(Vec::new()),
         Expr::GetAttr { expr, attr } => path(expr).map(|path| [path, vec![attr.to_string()]].concat()),
@@ -364,13 +340,13 @@ fn union<T: PartialEq>(mut one: Vec<T>, other: Vec<T>) -> Vec<T> {
 }
 
 /// The texts of a set of literals; `None`: it is something else.
-fn literals(expr: &Expr) -> Option<Vec<String>> {
+pub(super) fn literals(expr: &Expr) -> Option<Vec<String>> {
     let Expr::Set(elements) = expr else { return None };
     elements.iter().map(|element| literal(element)).collect()
 }
 
 /// The text of a literal; `None`: it is something else.
-fn literal(expr: &Expr) -> Option<String> {
+pub(super) fn literal(expr: &Expr) -> Option<String> {
     match expr {
         Expr::Literal(Literal::String(text)) => Some(text.to_string()),
         _ => None,

@@ -16,6 +16,7 @@ mod fault;
 mod file_use;
 mod port_use;
 mod question;
+mod reliance;
 mod role;
 mod rule;
 mod schema;

@@ -12,6 +12,7 @@ use super::condition::{self, Condition};
 use super::environment::Variables;
 use super::fault::Source;
 use super::question::Question;
+use super::reliance::{Open, relies_on};
 use super::simple_command::{EACH_COMMAND, REDIRECTIONS};
 
 /// The annotations of rules.
@@ -58,8 +59,10 @@ pub(crate) struct Rule {
     pub(crate) named_commands: Vec<String>,
     /// Those of them that it permits by their names: for these it has no defaults.
     pub(super) own_commands: Vec<String>,
-    /// The names of identities that it compares others with.
+    /// The names of identities that it is about.
     pub(super) identity_names: Vec<String>,
+    /// What it permits by, if further programs meet that as well.
+    pub(super) relies_on: Option<Open>,
 }
 
 impl Rule {
@@ -81,6 +84,7 @@ impl Rule {
             .unwrap_or_default();
         let own_commands = tree.as_ref().map(|tree| condition::own_commands(tree.body())).unwrap_or_default();
         let identity_names = tree.as_ref().map(|tree| condition::identity_names(tree.body())).unwrap_or_default();
+        let relies_on = tree.as_ref().and_then(|tree| relies_on(tree.body()));
         let mut attributes = tree.and_then(|tree| condition::context_attributes(tree.body()));
         let is_about_each_command = may_contain(attributes.as_ref(), EACH_COMMAND);
         let defaults =
@@ -109,6 +113,7 @@ impl Rule {
             named_commands,
             own_commands,
             identity_names,
+            relies_on,
         };
         for (key, value) in policy.annotations() {
             if !rule.read(key, value).map_err(|fault| format!("@{key}({value:?}): {fault}"))? {

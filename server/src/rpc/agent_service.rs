@@ -127,7 +127,7 @@ fn own_user() -> String {
 fn with_facts(answer: CheckCommandResponse, facts: &Facts) -> CheckCommandResponse {
     let analysis = facts.analysis();
     CheckCommandResponse {
-        user: facts.place().map(|place| place.user.to_string()).unwrap_or_default(),
+        user: Some(facts.place().map(|place| place.user.clone()).unwrap_or_default()),
         permission_pattern: permission_pattern(analysis).unwrap_or_default(),
         uses_sudo: analysis.uses_sudo,
         understood: analysis.understood,

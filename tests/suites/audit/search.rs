@@ -52,6 +52,10 @@ async fn records_are_found_by_who_what_and_when() {
     audit.wait("end", 2).await;
     audit.wait("not_started", 1).await;
     let log = audit.file();
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("telexecd.toml");
+    std::fs::write(&config, format!("[audit]\nfile = {log:?}\n")).unwrap();
+    assert_eq!(self::audit(&["search", "--config", config.to_str().unwrap()]).await, search(&log, &[]).await);
     let identity = format!("unix:uid={}", rustix::process::getuid().as_raw());
     for (args, found) in [
         (&[][..], "opened start end refused start end start not_started"),

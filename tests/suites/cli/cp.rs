@@ -307,15 +307,18 @@ async fn only_files_are_replaced_and_links_are_followed() {
     std::fs::set_permissions(scene.here("private"), std::fs::Permissions::from_mode(0o600)).unwrap();
     scene.copy(&["-q", "private", &scene.remote("private")]).await.answer();
     assert_eq!(mode(&scene.there("private")), 0o600);
+    std::fs::create_dir(scene.here("tree")).unwrap();
     for (from, to, text) in [
         ("private", &scene.remote("no/file")[..], "there is no directory"),
+        ("tree", &scene.remote("no/tree"), "there is no directory"),
         (&scene.remote("file"), "no/file", "there is no directory no"),
         (&scene.remote("*"), "x", "patterns are not expanded"),
         (&format!("{}:~/none", scene.agent.uri()), "x", "~ is not expanded"),
     ] {
-        let said = scene.copy(&["-q", from, to]).await;
+        let said = scene.copy(&["-qr", from, to]).await;
         assert!(said.failure(1).contains(text), "{said:?}");
     }
+    assert!(!scene.there("no").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]

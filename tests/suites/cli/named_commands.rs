@@ -46,7 +46,9 @@ async fn they_run_by_their_name_whatever_user_is_configured() {
         assert!(said.code == 0 && said.stdout().starts_with(answer), "{args:?}: {said:?}");
     }
     let said = say(&["exec", agent.uri(), "@restart", "x"]).await;
+    let hint = format!("`telexec commands {}` lists the named commands and their parameters\n", agent.uri());
     assert!(said.failure(125).contains("argument 1 does not match web-{1..9}"), "{said:?}");
+    assert!(said.stderr().ends_with(&hint), "{said:?}");
     shows("argument N does not match …", said.stderr());
     let said = say(&["exec", agent.uri(), "@restart"]).await;
     shows("the command line has N arguments for @NAME, which takes …", said.failure(125));

@@ -230,7 +230,9 @@ async fn a_rule_that_permits_more_than_it_seems_to_is_a_warning() {
         @id("asks") forbid(principal, action in Action::"start", resource)
         when { context.each_command has arg1 && context.each_command.arg1 == "a" };
         @id("named") permit(principal, action in Action::"start", resource)
-        when { context.reason == "a" || (context has named_command && context.named_command like "a*") };
+        when { context.reason == "a" || context has named_command };
+        @id("compared") forbid(principal, action, resource)
+        when { context has named_command && context.named_command like "a*" };
         @id("timed") permit(principal, action in Action::"start", resource)
         when { context has timeout && context.named_command != "" };"#;
     let ruled = Ruled::start(&format!("{RULES}{more}"), "");
@@ -239,7 +241,7 @@ async fn a_rule_that_permits_more_than_it_seems_to_is_a_warning() {
     assert!(log.contains("rule mixed: it mixes context.programs"), "{log}");
     assert!(log.contains("rule asks: `has` is false"), "{log}");
     assert!(log.contains("rule named: `context has named_command` is true of every command"), "{log}");
-    assert!(!log.contains("rule timed"), "{log}");
+    assert!(!log.contains("rule timed") && !log.contains("rule compared"), "{log}");
     assert!(!log.contains("rule echo"), "{log}");
 }
 

@@ -80,13 +80,13 @@ async fn faults_are_reported_with_their_lines() {
         &format!("listen = [\"unix:///x.sock\"]\npolicy = \"{policy}\"\n[roles]\nops = []"),
     );
     let (code, _, reported) = said("telexecd", &["--config", &roles, "policy", "check"]).await;
-    assert!(code == 78 && reported.contains("has no role \"op\": did you mean \"ops\"?"), "{reported}");
+    assert!(code == 78 && reported.contains("has no role \"op\" (did you mean \"ops\"?)"), "{reported}");
 
     // nothing that follows from it
-    let rule = "permit(principal, action in Action::\"strat\", resource) when { context.programs.isEmpty() };";
+    let rule = "permit(principal, action in [Action::\"strat\", Action::\"nope\"], resource) when { context.programs.isEmpty() };";
     write(directory.path(), "policy.cedar", rule);
     let (code, _, reported) = said("telexecd", &["policy", "check", &policy]).await;
-    let fault = format!("telexecd: {policy}:1: unknown action \"strat\": did you mean \"start\"?\n");
+    let fault = format!("telexecd: {policy}:1: unknown action \"strat\" (did you mean \"start\"?), \"nope\"\n");
     assert_eq!((code, reported), (78, fault));
 
     // each once, whatever actions it is about, and on a line of its own
@@ -103,7 +103,7 @@ async fn faults_are_reported_with_their_lines() {
     let rule = "forbid(principal, action == Action::\"Run\", resource) when { context.programs == [] };";
     write(directory.path(), "policy.cedar", rule);
     let (code, _, reported) = said("telexecd", &["policy", "check", &policy]).await;
-    assert!(code == 78 && reported.contains(": write `SET.isEmpty()`, without `== []`\n"), "{reported}");
+    assert!(code == 78 && reported.contains(": `SET.isEmpty()` asks whether a set is empty\n"), "{reported}");
 
     write(directory.path(), "policy.cedar", "permit(principal action, resource);");
     let (code, _, reported) = said("telexecd", &["policy", "check", &policy]).await;
@@ -114,48 +114,40 @@ async fn faults_are_reported_with_their_lines() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rules_that_permit_more_programs_than_they_seem_to_are_warnings() {
+async fn rules_that_permit_more_than_they_seem_to_are_warnings() {
     let directory = directory();
-    let writes = "[\"/dev/null\"].containsAll(context.redirections.writes)";
+    let writes = "context.redirections.writes.isEmpty()";
+    let warnings = async |rule: &str| {
+        let policy = write(directory.path(), "policy.cedar", rule);
+        let (code, out, reported) = said("telexecd", &["policy", "check", &policy]).await;
+        assert_eq!((code, reported.as_str()), (0, ""));
+        out.lines().filter(|line| line.starts_with("warning: ")).map(str::to_owned).collect::<Vec<_>>()
+    };
     let (programs, text) =
         ("it looks at context.programs, but permits others too", "context.command is the whole text");
     for (condition, warning) in [
-        ("[\"id\"].containsAll(context.programs)", None),
-        ("context.programs.isEmpty() || [\"id\"].containsAll(context.programs)", None),
-        ("context.programs.contains(\"id\") && [\"id\", \"df\"].containsAll(context.programs)", None),
-        ("[\"id\"].containsAny(context.programs)", Some(programs)),
-        ("context.programs == [\"id\"]", None),
-        ("context.programs != [\"id\"]", Some(programs)),
-        ("context.programs.containsAll([\"id\"])", Some(programs)),
-        ("context.programs.contains(\"id\")", Some(programs)),
-        ("!context.programs.contains(\"rm\")", Some(programs)),
-        ("context.user == \"a\" || [\"id\"].containsAny(context.programs)", Some(programs)),
-        ("context.command like \"id*\"", Some(text)),
-        ("context.command like \"id*\" && [\"id\"].containsAll(context.programs)", None),
-        ("context.command == \"id\"", None),
-        ("context.named_command == \"a\" && context.command like \"id*\"", None),
+        ("context.programs.contains(\"id\")", programs),
+        ("context.named_command == \"a\" || context.programs.contains(\"id\")", programs),
+        ("context.command like \"id*\"", text),
     ] {
         let rule =
-            format!("permit(principal, action in Action::\"start\", resource) when {{ {condition} && {writes} }};");
-        let policy = write(directory.path(), "policy.cedar", &rule);
-        let (code, out, reported) = said("telexecd", &["policy", "check", &policy]).await;
-        assert_eq!((code, reported.as_str()), (0, ""));
-        let warnings: Vec<_> = out.lines().filter(|line| line.starts_with("warning: ")).collect();
-        match warning {
-            None => assert!(warnings.is_empty(), "{condition}: {out}"),
-            Some(text) => assert!(matches!(&warnings[..], [one] if one.contains(text)), "{condition}: {out}"),
-        }
-        let forbids = write(directory.path(), "policy.cedar", &rule.replace("permit", "forbid"));
-        let (_, out, _) = said("telexecd", &["policy", "check", &forbids]).await;
-        assert!(!out.contains(programs) && !out.contains(text), "{condition}: {out}");
+            format!("permit(principal, action in Action::\"start\", resource) when {{ ({condition}) && {writes} }};");
+        let of_permit = warnings(&rule).await;
+        assert!(matches!(&of_permit[..], [one] if one.contains(warning)), "{condition}: {of_permit:?}");
+        let of_approved = warnings(&format!("@id(\"a\") @approval(\"1h\") {rule}")).await;
+        assert!(
+            matches!(&of_approved[..], [one] if one.contains("nobody can approve")),
+            "{condition}: {of_approved:?}"
+        );
+        let of_forbid = warnings(&rule.replace("permit", "forbid")).await;
+        assert!(matches!(&of_forbid[..], [one] if one.contains("no rule permits anything")), "{of_forbid:?}");
     }
-    let rule = "permit(principal, action == Action::\"start\", resource);";
-    let policy = write(directory.path(), "policy.cedar", rule);
-    let (_, out, _) = said("telexecd", &["policy", "check", &policy]).await;
-    let warnings: Vec<_> = out.lines().filter(|line| line.starts_with("warning: ")).collect();
-    let [group, nothing] = &warnings[..] else { panic!("{out}") };
-    assert!(group.ends_with("which is a group: write `action in Action::\"start\"`"), "{out}");
-    assert!(nothing.ends_with("no rule permits anything: every call would be denied"), "{out}");
+    let of_groups =
+        warnings("permit(principal, action == Action::\"start\", resource) when { \"a\u{202e}\" == \"a\" };").await;
+    let [group, bidirectional, nothing] = &of_groups[..] else { panic!("{of_groups:?}") };
+    assert!(group.ends_with("which is a group: write `action in Action::\"start\"`"), "{of_groups:?}");
+    assert!(bidirectional.contains("BIDI"), "{of_groups:?}");
+    assert!(nothing.ends_with("no rule permits anything: every call would be denied"), "{of_groups:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -252,7 +244,7 @@ async fn telexec_check_asks_and_runs_nothing() {
     );
     assert_eq!(out, expected);
     let (_, out, _) = check(&["-u", "nobdy", "-c", "ls"]).await;
-    assert!(out.contains("\nuser:         nobdy, which does not exist there\n"), "{out}");
+    assert!(out.contains("\nuser:         not known: the agent has no user \"nobdy\"\n"), "{out}");
     let (_, out, _) = check(&["-c", "$x"]).await;
     assert!(out.ends_with("uses sudo:    not known\n"), "{out}");
     let (_, out, _) = check(&["-c", "sudo $x"]).await;

@@ -233,14 +233,15 @@ impl<'a> Copy<'a> {
     /// Refuses a path in a directory that the target does not have.
     async fn require_parent(&self, path: &FilePath) -> Result<(), Failed> {
         let Some(directory) = parent(path) else { return Ok(()) };
-        let asked = self.file(directory.clone());
+        // a slash at the end asks for what a link leads to
+        let asked = self.file(below(&directory, OsStr::new("")));
         match Patience::new(self.args.reconnect.resume()).repeat(|| self.files.info(asked.clone())).await {
-            Err(ExecutorError::File(error)) if error.kind() == FileErrorKind::NotFound => {
-                let advice = advice(&error);
-                Err(Failed::File(format!("{}: there is no directory {directory}{advice}", self.target)))
+            Err(ExecutorError::File(missing)) if missing.kind() == FileErrorKind::NotFound => {
+                Err(Failed::File(format!("{}: there is no directory {directory}{}", self.target, advice(&missing))))
             }
             // whoever may write it need not be permitted to look
             Ok(_) | Err(ExecutorError::Denied { .. }) => Ok(()),
+            Err(ExecutorError::File(error)) => Err(self.failed(FileError { path: directory, ..error }.into())),
             Err(error) => Err(self.failed(error)),
         }
     }
@@ -311,10 +312,8 @@ fn below(directory: &FilePath, name: &OsStr) -> FilePath {
 
 /// The directory of a path; `None`: it names none, or the root.
 fn parent(path: &FilePath) -> Option<FilePath> {
-    let path = path.as_bytes();
-    let path = path.strip_suffix(b"/").unwrap_or(path);
-    let slash = path.iter().rposition(|byte| *byte == b'/').filter(|slash| *slash > 0)?;
-    path.get(..slash).map(FilePath::new)
+    let slash = path.as_bytes().iter().rposition(|byte| *byte == b'/').filter(|slash| *slash > 0)?;
+    path.as_bytes().get(..slash).map(FilePath::new)
 }
 
 /// The directory of a file that could not be opened to be written, since that is missing.
