@@ -109,7 +109,7 @@ With --json, one object:
   {\"allowed\":…,\"reason\":…,\"missing\":[…],\"needs_approval\":…,\"recorded\":…,\"user\":…,\"programs\":[…],\"permission_pattern\":…,
    \"uses_sudo\":…,\"understood\":…}
 If understood is false, programs may be incomplete, permission_pattern is empty, and uses_sudo is true or null. \
-user is \"\" if the agent has no such user, and null if it is not shown to you."
+user is \"\" if the agent has no such user, and null if the command is refused."
     )]
     Check(Box<CheckArgs>),
     /// Run a command on many machines at once

@@ -26,7 +26,7 @@ pub(crate) async fn run(args: CheckArgs) -> Result<u8, Failure> {
     Ok(if check.allowed { 0 } else { exit::REFUSED })
 }
 
-/// Whom it would run as, as far as the caller may know.
+/// Whom it would run as, if it is not refused.
 fn user(asked: Option<&str>, check: &CommandCheck) -> String {
     match (check.user.as_deref(), asked) {
         (None, _) => String::new(),

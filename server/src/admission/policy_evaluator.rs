@@ -8,7 +8,7 @@ use telexec_engine::{LocalExecutor, Lost, ResolvedCommand, Workers};
 use telexec_executor::{Command, ExecutorError};
 
 use crate::analysis::CommandAnalysis;
-use crate::policy::Facts;
+use crate::policy::{Facts, STACK_BYTES};
 
 /// Concurrent user look-ups, which a directory that does not answer may block.
 const MAX_LOOK_UPS: usize = 64;
@@ -33,7 +33,7 @@ impl PolicyEvaluator {
         let processors = processors();
         Ok(Self {
             users: Workers::with_max_each("users", 1, MAX_LOOK_UPS, MAX_LOOK_UPS_EACH)?,
-            texts: Workers::with_max_each("policy", 2, processors, processors - 1)?,
+            texts: Workers::with_stack("policy", 2, processors, processors - 1, STACK_BYTES)?,
         })
     }
 

@@ -10,6 +10,9 @@ use crate::policy::PolicyError;
 use crate::similar::similar;
 use crate::tls::TlsError;
 
+/// After an unknown key that differs in more letters from the one that is suggested, the others are listed too.
+const MAX_TYPOS: usize = 2;
+
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -113,5 +116,11 @@ fn with_example(expected: &str) -> &str {
 fn did_you_mean(message: &str) -> Option<String> {
     let (unknown, expected) = message.strip_prefix("unknown field `")?.split_once("`, expected ")?;
     let known = expected.split('`').skip(1).step_by(2);
-    similar(unknown, known).map(|key| format!("unknown field `{unknown}`: did you mean `{key}`?"))
+    let key = similar(unknown, known)?;
+    let rest = if strsim::osa_distance(unknown, key) > MAX_TYPOS {
+        format!(" expected {}", expected.trim_end())
+    } else {
+        String::new()
+    };
+    Some(format!("unknown field `{unknown}`: did you mean `{key}`?{rest}"))
 }

@@ -10,6 +10,9 @@ use super::check::line_of;
 use super::fault::Source;
 use crate::similar::suggestion;
 
+/// Further unknown actions of a rule are not listed.
+const MAX_ACTIONS: usize = 8;
+
 /// The groups of actions: `read`, `start`.
 pub(super) fn action_groups(schema: &Schema) -> BTreeSet<String> {
     schema.action_groups().map(|group| group.id().unescaped().to_owned()).collect()
@@ -27,7 +30,8 @@ pub(super) fn unknown_actions(
     let described = |name: &String| format!("{name:?}{}", suggestion(name, known.iter().map(String::as_str)));
     let unknown = |policy: &Policy| {
         let names = of_scope(policy).into_iter().map(|uid| uid.id().unescaped().to_owned());
-        let unknown: Vec<_> = names.filter(|name| !known.contains(name)).map(|name| described(&name)).collect();
+        let unknown = names.filter(|name| !known.contains(name)).take(MAX_ACTIONS);
+        let unknown: Vec<_> = unknown.map(|name| described(&name)).collect();
         (!unknown.is_empty()).then_some(())?;
         let fault = format!("unknown action {}", unknown.join(", "));
         let fault = source.at_rule(policy, line_of(policy, rules, source), &fault);

@@ -18,6 +18,14 @@ pub enum PolicyError {
         /// The cause.
         source: std::io::Error,
     },
+    /// There is no thread to parse it.
+    #[error("cannot parse the policy {path}")]
+    Thread {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
     /// It is invalid.
     #[error("{}", faults.join("; "))]
     Invalid {

@@ -9,6 +9,7 @@ mod caller_rules;
 mod check;
 mod condition;
 mod decision;
+mod depth;
 mod environment;
 mod explanation;
 mod facts;
@@ -37,6 +38,7 @@ use self::caller_rules::{CallerRules, CallerRulesCache, attributes};
 use self::check::{Check, named_roles, warn_of_shares};
 use self::decision::Permit;
 pub(crate) use self::decision::{Decision, Detail, RequiredApproval};
+use self::depth::most_operators;
 pub(crate) use self::environment::is_harmless;
 pub(crate) use self::facts::{Facts, is_plain};
 pub use self::fault::PolicyError;
@@ -59,6 +61,12 @@ use crate::reload;
 const MAX_QUICK_BYTES: usize = 32 * 1024;
 /// The same of one that is evaluated for each command of a text.
 const MAX_QUICK_BYTES_EACH: usize = 4 * 1024;
+
+/// The same of one with a rule that has more operators: evaluation is recursive, and Cedar gives up where the stack ends.
+const MAX_QUICK_OPERATORS: usize = 64;
+/// Of a thread that reads or evaluates rules with as many operators as there may be, with several times what that takes: more without
+/// optimization. What is not touched takes no memory.
+pub(crate) const STACK_BYTES: usize = if cfg!(debug_assertions) { 256 } else { 64 } * 1024 * 1024;
 
 /// The file of a policy, and the roles and facts that it may refer to.
 #[derive(Clone, Debug)]
@@ -145,14 +153,25 @@ impl Policy {
     /// is its name in errors.
     ///
     /// # Errors
-    /// All faults found.
+    /// All faults found; or there can be no thread with the stack that this takes.
     pub(crate) fn parse(
         path: &Path,
         text: &str,
         roles: Option<&Roles>,
         agent: AgentFacts,
     ) -> Result<Self, PolicyError> {
+        let no_thread = |source| PolicyError::Thread { path: path.to_owned(), source };
+        std::thread::scope(|scope| {
+            let builder = std::thread::Builder::new().name("policy".into()).stack_size(STACK_BYTES);
+            let parse = || Self::parse_here(path, text, roles, agent);
+            let parsed = builder.spawn_scoped(scope, parse).map_err(no_thread)?.join();
+            parsed.unwrap_or_else(|_| Err(no_thread(std::io::Error::other("it panicked"))))
+        })
+    }
+
+    fn parse_here(path: &Path, text: &str, roles: Option<&Roles>, agent: AgentFacts) -> Result<Self, PolicyError> {
         let source = Source::new(path, text);
+        let operators = most_operators(&source, text).map_err(|faults| source.invalid(faults))?;
         let schema = schema().map_err(|error| source.invalid(vec![error]))?;
         let set: PolicySet = text.parse().map_err(|error: cedar_policy::ParseErrors| {
             source.invalid(error.iter().map(|error| source.located(error)).collect())
@@ -174,7 +193,8 @@ impl Policy {
         let (roles, digest) = (roles.cloned().unwrap_or_default(), sha256(text.as_bytes()).into());
         let (authorizer, set, caller_rules) = (Authorizer::new(), Arc::new(set), CallerRulesCache::default());
         let is_about_each_command = may_contain(attributes(rules.values()).as_ref(), EACH_COMMAND);
-        let is_quick = text.len() <= if is_about_each_command { MAX_QUICK_BYTES_EACH } else { MAX_QUICK_BYTES };
+        let max_bytes = if is_about_each_command { MAX_QUICK_BYTES_EACH } else { MAX_QUICK_BYTES };
+        let is_quick = text.len() <= max_bytes && operators <= MAX_QUICK_OPERATORS;
         Ok(Self { authorizer, set, rules, names, roles, agent, caller_rules, is_quick, digest, warnings })
     }
 

@@ -19,9 +19,16 @@ pub(super) enum Open {
 
 /// Which kind the clauses of a rule rely on.
 pub(super) fn relies_on(rule: &Template) -> Option<Open> {
-    [Open::Programs, Open::Text].into_iter().find(|kind| {
-        let may_hold = |without| rule.clauses().iter().all(|clause| (Assumed { kind: *kind, without }).meets(clause));
-        may_hold(false) && !may_hold(true)
+    let may_hold = |in_shell, without| {
+        let assumed = Assumed { in_shell, without };
+        rule.clauses().iter().all(|clause| assumed.meets(clause))
+    };
+    let (programs, text): (&[_], &[_]) = (&[Open::Programs], &[Open::Text]);
+    [true, false].into_iter().find_map(|in_shell| {
+        let relies = may_hold(in_shell, &[]) && !may_hold(in_shell, &[Open::Programs, Open::Text]);
+        // where either is enough, the first is named
+        let is_of_text = may_hold(in_shell, programs) && !may_hold(in_shell, text);
+        relies.then_some(if is_of_text { Open::Text } else { Open::Programs })
     })
 }
 
@@ -34,14 +41,15 @@ struct Possible {
 
 const EITHER: Possible = Possible { holds: true, fails: true };
 
-/// A command without a name that a shell runs, with a program that is not listed.
-struct Assumed {
-    kind: Open,
-    /// No condition of this kind holds.
-    without: bool,
+/// A command without a name, with a program that is not listed.
+struct Assumed<'a> {
+    /// A shell runs its text.
+    in_shell: bool,
+    /// No condition of these kinds holds.
+    without: &'a [Open],
 }
 
-impl Assumed {
+impl Assumed<'_> {
     fn meets(&self, clause: &Clause) -> bool {
         match clause {
             Clause::When(expr) => self.possible(expr).holds,
@@ -80,10 +88,12 @@ impl Assumed {
             if is(one, PROGRAMS) && literals(other).is_some() {
                 return just(false);
             }
-            if let Some(text) = literal(other)
-                && (is(one, "named_command") || is(one, "shell") && text.is_empty())
-            {
-                return just(text.is_empty() && is(one, "named_command"));
+            match literal(other) {
+                Some(name) if is(one, "named_command") => return just(name.is_empty()),
+                Some(shell) if is(one, "shell") && shell.is_empty() => return just(!self.in_shell),
+                // it is none that a rule lists
+                Some(_) if is(one, "command") => return just(false),
+                _ => {}
             }
         }
         EITHER
@@ -99,23 +109,26 @@ impl Assumed {
             Expr::BinaryOp { op: BinaryOp::Contains, left, right } if is(right, "named_command") => {
                 literals(left).map(|names| just(names.iter().any(String::is_empty)))
             }
+            Expr::BinaryOp { op: BinaryOp::Contains, right, .. } if is(right, PROGRAMS) || is(right, "command") => {
+                Some(just(false))
+            }
             Expr::BinaryOp { op: BinaryOp::Contains | BinaryOp::ContainsAny | BinaryOp::ContainsAll, left, right }
                 if is(left, PROGRAMS) || is(right, PROGRAMS) =>
             {
                 Some(self.of_kind(Open::Programs))
             }
-            Expr::Like { expr, pattern } if is(expr, "named_command") => {
-                Some(just(pattern.iter().all(|element| *element == PatternElem::Wildcard)))
-            }
-            Expr::Like { expr, pattern } if is(expr, "command") && pattern.contains(&PatternElem::Wildcard) => {
-                Some(self.of_kind(Open::Text))
-            }
+            Expr::Like { expr, pattern } if is(expr, "named_command") => Some(just(is_any(pattern))),
+            Expr::Like { expr, pattern } if is(expr, "command") && self.in_shell => match is_any(pattern) {
+                true => Some(just(true)),
+                false if pattern.contains(&PatternElem::Wildcard) => Some(self.of_kind(Open::Text)),
+                false => Some(just(false)),
+            },
             _ => None,
         }
     }
 
     fn of_kind(&self, kind: Open) -> Possible {
-        if self.without && kind == self.kind { just(false) } else { EITHER }
+        if self.without.contains(&kind) { just(false) } else { EITHER }
     }
 }
 
@@ -129,6 +142,10 @@ fn not(one: Possible) -> Possible {
 
 fn both(one: Possible, other: Possible) -> Possible {
     Possible { holds: one.holds && other.holds, fails: one.fails || other.fails }
+}
+
+fn is_any(pattern: &[PatternElem]) -> bool {
+    !pattern.is_empty() && pattern.iter().all(|element| *element == PatternElem::Wildcard)
 }
 
 /// Whether it is this attribute of the context.
@@ -175,6 +192,13 @@ mod tests {
             (r#"when { context.command like "id*" && ["id"].containsAll(context.programs) }"#, None),
             (r#"when { context.command like "id*" && context.shell == "" }"#, None),
             (r#"when { context.command like "id*" && context.shell != "" }"#, text),
+            (r#"when { context.programs.contains("id") && context.shell == "" }"#, programs),
+            (r#"when { context.programs.contains("id") || context.command == "w" }"#, programs),
+            (r#"when { context.programs.contains("id") || context.command like "df*" }"#, programs),
+            (r#"when { [["id"]].contains(context.programs) }"#, None),
+            (r#"when { context.command like "*" && context.user == "a" }"#, None),
+            (r#"when { context.command == "id" || context.command like "id *" }"#, text),
+            (r#"when { ["id", "w"].contains(context.command) || context.command like "id *" }"#, text),
             (r#"when { context.command like "id" }"#, None),
             (r#"when { context.command == "id" }"#, None),
             (r#"when { context.user == "a" } unless { context.command like "*;*" }"#, None),

@@ -106,7 +106,10 @@ impl AgentService for Agent {
         }
         let Decision { allowed, reason, missing, approval, record: recorded, .. } = decision;
         let needs_approval = approval.is_some();
-        let answer = CheckCommandResponse { allowed, reason, missing, needs_approval, recorded, ..Default::default() };
+        // which users there are is for those alone who may run something as them
+        let user = is_possible.then(|| facts.place().map(|place| place.user.clone()).unwrap_or_default());
+        let answer =
+            CheckCommandResponse { allowed, reason, missing, needs_approval, recorded, user, ..Default::default() };
         // who may not run a named command learns nothing of its definition
         let answer = match allowed || needs_approval || !facts.are_of_named_command() {
             true => with_facts(answer, &facts),
@@ -123,11 +126,10 @@ fn own_user() -> String {
     found.into_iter().next().map_or(id, |user| user.name)
 }
 
-/// What the command runs, and as whom.
+/// What the command runs.
 fn with_facts(answer: CheckCommandResponse, facts: &Facts) -> CheckCommandResponse {
     let analysis = facts.analysis();
     CheckCommandResponse {
-        user: Some(facts.place().map(|place| place.user.clone()).unwrap_or_default()),
         permission_pattern: permission_pattern(analysis).unwrap_or_default(),
         uses_sudo: analysis.uses_sudo,
         understood: analysis.understood,

@@ -18,8 +18,7 @@ use tokio::sync::oneshot;
 /// How long a thread beyond the first ones waits for more work before it ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Enough for what goes through rules and shell texts recursively: Cedar refuses to evaluate a rule when a few hundred
-/// KiB are left. What is not touched takes no memory.
+/// Enough for what goes through shell texts recursively. What is not touched takes no memory.
 const STACK_BYTES: usize = 2 * 1024 * 1024;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -50,6 +49,7 @@ struct Pool {
     core: usize,
     max: usize,
     each: Each,
+    stack_bytes: usize,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -80,15 +80,34 @@ impl Workers {
     /// # Errors
     /// The first threads cannot be made.
     pub fn with_max_each(name: &'static str, core: usize, max: usize, max_each: usize) -> io::Result<Self> {
+        Self::with_stack(name, core, max, max_each, STACK_BYTES)
+    }
+
+    /// The same with stacks of this size, for work that is deeply recursive. What is not touched takes no memory.
+    ///
+    /// # Errors
+    /// The first threads cannot be made.
+    pub fn with_stack(
+        name: &'static str,
+        core: usize,
+        max: usize,
+        max_each: usize,
+        stack_bytes: usize,
+    ) -> io::Result<Self> {
         let max_each = max_each.max(1);
-        Self::with_turns(name, core, max, Each { at_once: max_each, in_all: max_each })
+        Self::start(name, core, max, Each { at_once: max_each, in_all: max_each }, stack_bytes)
     }
 
     /// The same, where work is short: it counts against the first of these limits only while it may be.
     pub(crate) fn with_turns(name: &'static str, core: usize, max: usize, each: Each) -> io::Result<Self> {
+        Self::start(name, core, max, each, STACK_BYTES)
+    }
+
+    fn start(name: &'static str, core: usize, max: usize, each: Each, stack_bytes: usize) -> io::Result<Self> {
         let core = core.max(1);
         let state = Mutex::new(State { threads: core, ..State::default() });
-        let pool = Arc::new(Pool { name, core, max: max.max(core), each, state, changed: Condvar::new() });
+        let (max, changed) = (max.max(core), Condvar::new());
+        let pool = Arc::new(Pool { name, core, max, each, stack_bytes, state, changed });
         // first, so that a failure below ends the threads that were made
         let workers = Self { handle: Arc::new(Handle { pool: Arc::clone(&pool) }) };
         for _ in 0..core {
@@ -205,7 +224,7 @@ impl Pool {
     /// Starts a thread that is counted already.
     fn start_thread(self: &Arc<Self>) -> io::Result<()> {
         let pool = Arc::clone(self);
-        let builder = thread::Builder::new().name(self.name.to_owned()).stack_size(STACK_BYTES);
+        let builder = thread::Builder::new().name(self.name.to_owned()).stack_size(self.stack_bytes);
         builder.spawn(move || pool.work()).map(drop)
     }
 
