@@ -33,7 +33,9 @@ impl PolicyEvaluator {
         let processors = processors();
         Ok(Self {
             users: Workers::with_max_each("users", 1, MAX_LOOK_UPS, MAX_LOOK_UPS_EACH)?,
-            texts: Workers::with_stack("policy", 2, processors, processors - 1, STACK_BYTES)?,
+            texts: Workers::with_stack("policy", 2, processors, processors - 1, STACK_BYTES)
+                // where there is no memory for that, rules with many operators do not permit
+                .or_else(|_| Workers::with_max_each("policy", 2, processors, processors - 1))?,
         })
     }
 

@@ -3,8 +3,8 @@
 
 use super::fault::Source;
 
-/// Nested and chained operators of one rule: several hundred conditions.
-const MAX_OPERATORS: usize = 1_000;
+/// Nested and chained operators of one rule: more than a hundred conditions.
+const MAX_OPERATORS: usize = 500;
 
 /// How many operators the rule with the most has.
 ///
@@ -78,7 +78,7 @@ mod tests {
         let of = |count: usize| format!("permit(principal, action, resource) when {{ {}true }};\n", "!".repeat(count));
         assert_eq!(most(&of(MAX_OPERATORS - 2).repeat(3)), Ok(MAX_OPERATORS));
         let third = format!("{}{}", of(1).repeat(2), of(MAX_OPERATORS));
-        assert!(matches!(&faults(&third)[..], [one] if one.starts_with("p:2: the rule has more than 1000 ")));
+        assert!(matches!(&faults(&third)[..], [one] if one.starts_with("p:2: the rule has more than 500 ")));
         let unended = of(MAX_OPERATORS).replace(';', "");
         assert_eq!(faults(&unended).len(), 1);
         let texts = format!("@id(\"{}\\\"{0}\") // {0}\n{}", "!(".repeat(MAX_OPERATORS), of(1));

@@ -64,9 +64,9 @@ const MAX_QUICK_BYTES_EACH: usize = 4 * 1024;
 
 /// The same of one with a rule that has more operators: evaluation is recursive, and Cedar gives up where the stack ends.
 const MAX_QUICK_OPERATORS: usize = 64;
-/// Of a thread that reads or evaluates rules with as many operators as there may be, with several times what that takes: more without
-/// optimization. What is not touched takes no memory.
-pub(crate) const STACK_BYTES: usize = if cfg!(debug_assertions) { 256 } else { 64 } * 1024 * 1024;
+/// Of a thread that reads or evaluates rules with as many operators as there may be, with twice what that takes: more without
+/// optimization. Only what is touched takes memory, but a machine that has less in all makes no such thread.
+pub(crate) const STACK_BYTES: usize = if cfg!(debug_assertions) { 64 } else { 16 } * 1024 * 1024;
 
 /// The file of a policy, and the roles and facts that it may refer to.
 #[derive(Clone, Debug)]

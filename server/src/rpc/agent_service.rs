@@ -9,7 +9,7 @@ use telexec_executor::InvalidCommand;
 use telexec_proto::convert::{command_from_wire, error_to_status};
 use telexec_proto::v1::agent_service_server::AgentService;
 use telexec_proto::v1::{CheckCommandRequest, CheckCommandResponse, GetAgentRequest, GetAgentResponse};
-use telexec_shell::permission_pattern;
+use telexec_shell::{Analysis, permission_pattern};
 use tonic::{Request, Response, Status};
 
 use crate::admission::Stack;
@@ -21,7 +21,7 @@ use crate::hostname::hostname;
 use crate::identity::Identity;
 use crate::identity::patterns::{OF_NOBODY, is_of_nobody};
 use crate::named_command::Resolved;
-use crate::policy::{Decision, Facts};
+use crate::policy::Decision;
 use crate::tls::Tls;
 
 pub(crate) struct Agent {
@@ -102,7 +102,7 @@ impl AgentService for Agent {
         if let (true, Err(refusal)) = (is_possible, user) {
             let reason = refusal.to_string();
             let refused = CheckCommandResponse { reason, ..Default::default() };
-            return counted(&call.reservation, with_facts(refused, &facts));
+            return counted(&call.reservation, with_analysis(refused, facts.analysis()));
         }
         let Decision { allowed, reason, missing, approval, record: recorded, .. } = decision;
         let needs_approval = approval.is_some();
@@ -112,7 +112,7 @@ impl AgentService for Agent {
             CheckCommandResponse { allowed, reason, missing, needs_approval, recorded, user, ..Default::default() };
         // who may not run a named command learns nothing of its definition
         let answer = match allowed || needs_approval || !facts.are_of_named_command() {
-            true => with_facts(answer, &facts),
+            true => with_analysis(answer, facts.analysis()),
             false => answer,
         };
         counted(&call.reservation, answer)
@@ -127,8 +127,7 @@ fn own_user() -> String {
 }
 
 /// What the command runs.
-fn with_facts(answer: CheckCommandResponse, facts: &Facts) -> CheckCommandResponse {
-    let analysis = facts.analysis();
+fn with_analysis(answer: CheckCommandResponse, analysis: &Analysis) -> CheckCommandResponse {
     CheckCommandResponse {
         permission_pattern: permission_pattern(analysis).unwrap_or_default(),
         uses_sudo: analysis.uses_sudo,

@@ -161,7 +161,7 @@ async fn nested_rules_are_read_or_refused() {
         let conditions = vec!["context.programs.contains(\"true\")"; count].join(" && ");
         format!("permit(principal, action == Action::\"Execute\", resource) when {{ {conditions} }};")
     };
-    for rule in [nested(900), chained(150)] {
+    for rule in [nested(400), chained(110)] {
         let agent = Agent::builder().policy(&rule).start();
         let (code, _, reported) = said("telexec", &["exec", agent.uri(), "true"]).await;
         assert_eq!((code, reported.as_str()), (0, ""));
@@ -169,7 +169,7 @@ async fn nested_rules_are_read_or_refused() {
     for rule in [nested(100_000), chained(10_000)] {
         let policy = write(directory.path(), "policy.cedar", &rule);
         let (code, _, reported) = said("telexecd", &["policy", "check", &policy]).await;
-        let fault = format!("telexecd: {policy}:1: the rule has more than 1000 operators and brackets: ");
+        let fault = format!("telexecd: {policy}:1: the rule has more than 500 operators and brackets: ");
         assert!(code == 78 && reported.starts_with(&fault), "{reported}");
     }
 }
