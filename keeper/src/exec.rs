@@ -21,7 +21,7 @@ pub(crate) fn replace_program(arguments: &[CString]) -> io::Error {
 ///
 /// # Errors
 /// It is not one of these: not open, a standard stream, or this program's own already.
-pub(crate) fn inherited(number: RawFd) -> io::Result<OwnedFd> {
+pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
     let wrong = || io::Error::new(io::ErrorKind::InvalidInput, format!("descriptor {number} was not inherited"));
     if number <= libc::STDERR_FILENO {
         return Err(wrong());

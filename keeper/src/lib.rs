@@ -28,6 +28,7 @@ mod syslog;
 pub mod users;
 pub mod wire;
 
+pub use self::exec::inherited;
 pub use self::keeper::{Terms, keep};
 
 /// The argument before the users that commands may run as, see [`users::Users::write`].

@@ -50,6 +50,7 @@ pub use config::{
     Config, ConfigError, DefaultUsers, KeeperMode, LogFormat, RequiredContainment, SocketMode, SpiffeConfig,
 };
 pub use invalid::InvalidSetting;
+pub use listen::bound::KeptSockets;
 pub use listen::{BindError, Listeners};
 pub use named_command::NamedCommandConfig;
 pub use policy::PolicyError;

@@ -18,8 +18,8 @@ use telexec_server::process::restrictions::{RulesetStatus, restrict};
 use telexec_server::process::upgrade::{UpgradeError, check, check_as_next, refuse};
 use telexec_server::process::{dynamic_users, machine};
 use telexec_server::{
-    BindError, Config, ConfigError, Ending, KeeperMode, Listeners, PolicyError, ServeError, logging, serve,
-    serve_if_asked,
+    BindError, Config, ConfigError, Ending, KeeperMode, KeptSockets, Listeners, PolicyError, ServeError, logging,
+    serve, serve_if_asked,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -132,8 +132,13 @@ fn start_keeper(config: &Config, file: Option<&Path>) -> Result<(), (Box<dyn std
             (users.map_err(|error| (AgentUserError::CommandUsers(error).into(), 1))?, None)
         }
     };
+    let user = agent_user.as_ref().map(|agent_user| &agent_user.credentials);
+    let sockets = KeptSockets::bind(config, user).map_err(|error| {
+        let code = code_of(&error);
+        (error.into(), code)
+    })?;
     logging::flush();
-    match become_keeper(command_users.as_ref(), agent_user.as_ref(), config) {
+    match become_keeper(command_users.as_ref(), agent_user.as_ref(), config, &sockets) {
         Ok(never) => match never {},
         Err(error) => Err((error.into(), 1)),
     }

@@ -184,6 +184,7 @@ pub async fn serve(
     following.spawn(audit.clone().follow(listeners.reload));
     // last: after a failure to start, the next agent finds them as they were
     continuing.continue_executions();
+    let socket_files = listeners.files;
     let mut accepting = JoinSet::new();
     let count = listeners.all.len();
     for listener in listeners.all {
@@ -229,6 +230,7 @@ pub async fn serve(
     }
     info!(running = engine.running(), "shutting down");
     accepting.shutdown().await;
+    drop(socket_files);
     not_serving(&health).await;
     engine.close();
     // what no one may wait for

@@ -120,9 +120,9 @@ impl AgentBuilder {
         Self { listens: self.listens + 1, ..self.args(["--listen", uri]) }
     }
 
-    /// Listens where its configuration or environment says, in one place.
-    pub fn listen_as_configured(self) -> Self {
-        Self { listens: 1, ..self }
+    /// Listens where its configuration or environment says, at so many addresses.
+    pub fn listen_as_configured(self, addresses: usize) -> Self {
+        Self { listens: addresses, ..self }
     }
 
     /// Listens on sockets that it is passed as systemd would; each is `unix:PATH`, `tcp:ADDRESS`, `vsock` or, which is none to

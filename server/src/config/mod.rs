@@ -425,6 +425,9 @@ impl Config {
             check_protection(listen, tls.as_ref(), self.insecure)?;
         }
         if let Some(listen) = &self.metrics_listen {
+            if !matches!(listen, ListenAddress::Tcp(_) | ListenAddress::Unix(_)) {
+                return invalid("metrics_listen must be tcp:// or unix://");
+            }
             let tls = tls.as_ref().filter(|source| source.asks_for_certificates());
             check_protection(listen, tls, true).map_err(ConfigError::of_metrics)?;
         }

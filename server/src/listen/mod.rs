@@ -1,5 +1,6 @@
 //! Listeners: addresses, and the sockets bound to them.
 
+pub(crate) mod bound;
 pub(crate) mod connection_limiter;
 pub(crate) mod descriptors;
 pub(crate) mod pending;
@@ -9,21 +10,21 @@ mod unix;
 pub(crate) mod vsock;
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use socket2::SockRef;
 use tokio::net::{TcpStream, UnixStream};
 use tokio_vsock::VsockStream;
 
+use self::bound::Inherited;
 use self::tcp::Tcp;
-use self::unix::Unix;
+use self::unix::{SocketFile, Unix};
 use self::vsock::Vsock;
 use crate::address::ListenAddress;
 use crate::call::caller::Transport;
 use crate::config::{Config, ConfigError};
 use crate::identity::source::Source;
-use crate::invalid::InvalidSetting;
 use crate::reload::Reload;
 use crate::tls::{Tls, TlsSource};
 
@@ -34,6 +35,9 @@ pub enum BindError {
     /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// Only root can become another user, and bind as that.
+    #[error("cannot bind sockets as agent_user")]
+    User(#[source] io::Error),
     /// systemd has passed no socket, or an unusable one.
     #[error("systemd: {0}")]
     Systemd(String),
@@ -65,6 +69,8 @@ pub struct Listeners {
     pub(crate) all: Vec<Listener>,
     /// For metrics.
     pub(crate) metrics: Option<Listener>,
+    /// Of Unix sockets. Where this process hands over they are not to be dropped.
+    pub(crate) files: Vec<SocketFile>,
     pub(crate) tls: Option<Tls>,
     pub(crate) reload: Reload,
 }
@@ -81,46 +87,42 @@ impl Listeners {
             Some(source) => Some(Tls::load(source).await.map_err(ConfigError::from)?),
             None => None,
         };
-        let mut all = Vec::new();
+        let mut inherited = match &config.kept_by {
+            Some(_) => Inherited::find(config.socket_mode),
+            None => Inherited::default(),
+        };
+        let (mut all, mut files) = (Vec::new(), Vec::new());
         for listen in &config.listen {
             match listen {
-                ListenAddress::Unix(path) => all.push(Listener::Unix(Unix::bind(listen, path, config.socket_mode)?)),
-                ListenAddress::Tcp(address) => {
-                    all.push(Listener::Tcp(Tcp::bind(listen, address, tls.clone(), config.insecure).await?));
-                }
-                ListenAddress::Vsock { cid, port } => {
-                    all.push(Listener::Vsock(Vsock::bind(listen, *cid, *port, config.insecure)?));
-                }
                 ListenAddress::Systemd => {
                     all.extend(systemd::listeners(&tls, config.insecure, config.kept_by.is_some())?)
+                }
+                ListenAddress::Unix(_) | ListenAddress::Tcp(_) | ListenAddress::Vsock { .. } => {
+                    let (bound, file) = inherited.take_or_bind(listen, config.socket_mode)?.into_parts();
+                    files.extend(file);
+                    all.push(Listener::new(listen, bound, tls.clone(), config.insecure)?);
                 }
             }
         }
         let metrics = match &config.metrics_listen {
             Some(listen) => {
                 let tls = tls.clone().filter(|_| asks_for_certificates);
-                Some(Self::bind_metrics(listen, config, tls).await?)
+                let (bound, file) = inherited.take_or_bind(listen, config.socket_mode)?.into_parts();
+                files.extend(file);
+                Some(Self::listen_for_metrics(listen, bound, tls)?)
             }
             None => None,
         };
-        Ok(Self { all, metrics, tls, reload: Reload::default() })
+        inherited.close();
+        Ok(Self { all, metrics, files, tls, reload: Reload::default() })
     }
 
     /// Plaintext on this machine, since metrics hold no secrets; elsewhere only with TLS.
-    async fn bind_metrics(listen: &ListenAddress, config: &Config, tls: Option<Tls>) -> Result<Listener, BindError> {
-        match listen {
-            ListenAddress::Unix(path) => Ok(Listener::Unix(Unix::bind(listen, path, config.socket_mode)?)),
-            ListenAddress::Tcp(address) => {
-                let bound = Tcp::bind(listen, address, tls, true).await;
-                Ok(Listener::Tcp(bound.map_err(|error| match error {
-                    BindError::Config(error) => error.of_metrics().into(),
-                    error => error,
-                })?))
-            }
-            ListenAddress::Vsock { .. } | ListenAddress::Systemd => {
-                Err(ConfigError::from(InvalidSetting("metrics_listen must be tcp:// or unix://".to_owned())).into())
-            }
-        }
+    fn listen_for_metrics(listen: &ListenAddress, bound: OwnedFd, tls: Option<Tls>) -> Result<Listener, BindError> {
+        Listener::new(listen, bound, tls, true).map_err(|error| match error {
+            BindError::Config(error) => error.of_metrics().into(),
+            error => error,
+        })
     }
 
     /// The bound addresses, with the actual port where 0 was configured.
@@ -186,6 +188,15 @@ pub(crate) struct Remote {
 }
 
 impl Listener {
+    fn new(listen: &ListenAddress, socket: OwnedFd, tls: Option<Tls>, insecure: bool) -> Result<Self, BindError> {
+        let io = |source| BindError::Io { listen: listen.clone(), source };
+        match listen {
+            ListenAddress::Tcp(_) => Tcp::new(socket.into(), listen, tls, insecure).map(Self::Tcp),
+            ListenAddress::Vsock { .. } => Vsock::new(socket, insecure).map(Self::Vsock).map_err(io),
+            ListenAddress::Unix(_) | ListenAddress::Systemd => Unix::new(socket.into()).map(Self::Unix).map_err(io),
+        }
+    }
+
     pub(crate) fn address(&self) -> ListenAddress {
         match self {
             Self::Unix(unix) => unix.address(),

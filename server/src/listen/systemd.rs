@@ -27,17 +27,17 @@ fn listener(passed: &mut ListenFd, at: usize, tls: &Option<Tls>, insecure: bool)
     let io = |source| BindError::Io { listen: ListenAddress::Systemd, source };
     if let Ok(Some(socket)) = passed.take_unix_listener(at) {
         listening(SockRef::from(&socket), at)?;
-        return Unix::passed(socket).map(Listener::Unix).map_err(io);
+        return Unix::new(socket).map(Listener::Unix).map_err(io);
     }
     if let Ok(Some(socket)) = passed.take_tcp_listener(at) {
         listening(SockRef::from(&socket), at)?;
-        return Tcp::passed(socket, tls.clone(), insecure).map(Listener::Tcp);
+        return Tcp::new(socket, &ListenAddress::Systemd, tls.clone(), insecure).map(Listener::Tcp);
     }
     let vsock = (Domain::VSOCK.into(), Type::STREAM.into());
     match passed.take_custom::<OwnedFd>(at, vsock.0, vsock.1, "vsock socket") {
         Ok(Some(socket)) => {
             listening(SockRef::from(&socket), at)?;
-            Vsock::passed(socket, insecure).map(Listener::Vsock).map_err(io)
+            Vsock::new(socket, insecure).map(Listener::Vsock).map_err(io)
         }
         _ => Err(unusable(at, "is no Unix, TCP or vsock stream socket")),
     }

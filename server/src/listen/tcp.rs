@@ -1,14 +1,13 @@
 //! TCP: with mTLS, or plaintext on loopback addresses.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use telexec_engine::Workers;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Accepted, BindError, ListenAddress, Remote, raise_backlog};
+use super::{Accepted, BindError, ListenAddress, Remote};
 use crate::config::ConfigError;
 use crate::identity::source::Source;
 use crate::tls::Tls;
@@ -22,24 +21,14 @@ pub(crate) struct Tcp {
 }
 
 impl Tcp {
-    pub(super) async fn bind(
+    /// `listen`: as configured, for errors.
+    pub(super) fn new(
+        socket: std::net::TcpListener,
         listen: &ListenAddress,
-        address: &str,
         tls: Option<Tls>,
         insecure: bool,
     ) -> Result<Self, BindError> {
         let io = |source| BindError::Io { listen: listen.clone(), source };
-        let addresses = look_up(address.to_owned()).await.map_err(io)?;
-        let tls = protection(&addresses, tls, insecure)?;
-        let socket = TcpListener::bind(addresses.as_slice()).await.map_err(io)?;
-        raise_backlog(&socket).map_err(io)?;
-        let address = socket.local_addr().map_err(io)?;
-        Ok(Self { socket, address, tls })
-    }
-
-    /// A socket that was passed in.
-    pub(super) fn passed(socket: std::net::TcpListener, tls: Option<Tls>, insecure: bool) -> Result<Self, BindError> {
-        let io = |source| BindError::Io { listen: ListenAddress::Systemd, source };
         let address = socket.local_addr().map_err(io)?;
         let tls = protection(&[address], tls, insecure)?;
         socket.set_nonblocking(true).map_err(io)?;
@@ -60,12 +49,6 @@ impl Tcp {
         let remote = Remote { address: peer.to_string(), source: Source::of_ip(peer.ip()) };
         Ok((Accepted::Tcp(stream, self.tls.clone()), remote))
     }
-}
-
-/// On a thread of its own: a lookup blocks.
-async fn look_up(address: String) -> io::Result<Vec<SocketAddr>> {
-    let looked_up = Workers::new("lookup", 1, 1)?.run("", move || Ok(address.to_socket_addrs()?.collect())).await;
-    looked_up.map_err(io::Error::other)?
 }
 
 /// TLS is required, except on loopback addresses with `insecure`.

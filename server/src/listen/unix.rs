@@ -1,6 +1,7 @@
 //! Unix sockets, for callers on this machine.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -13,31 +14,69 @@ use crate::identity::source::Source;
 pub(crate) struct Unix {
     socket: UnixListener,
     path: PathBuf,
-    /// Of the socket file, if this agent created it.
-    inode: Option<u64>,
+}
+
+/// The file of a socket. Dropping this removes it.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl SocketFile {
+    pub(super) fn new(path: PathBuf, inode: u64) -> Self {
+        Self { path, inode }
+    }
+
+    pub(super) fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// Nobody has removed or replaced it.
+    pub(super) fn is_there(&self) -> bool {
+        std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|found| found.ino() == self.inode && found.file_type().is_socket())
+    }
+
+    /// # Errors
+    /// This process is not its owner.
+    pub(super) fn set_mode(&self, mode: SocketMode) -> io::Result<()> {
+        std::fs::set_permissions(&self.path, std::fs::Permissions::from_mode(mode.0))
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if self.is_there() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Binds a socket, and makes its directory, if that is missing.
+///
+/// # Errors
+/// See [`BindError`].
+pub(super) fn bind(listen: &ListenAddress, path: &Path, mode: SocketMode) -> Result<(OwnedFd, SocketFile), BindError> {
+    let io = |source| BindError::Io { listen: listen.clone(), source };
+    remove_stale(path).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => BindError::InUse(listen.clone()),
+        _ => io(error),
+    })?;
+    make_directory(listen, path)?;
+    let socket = std::os::unix::net::UnixListener::bind(path).map_err(io)?;
+    let inode = std::fs::symlink_metadata(path).map_err(io)?.ino();
+    let file = SocketFile::new(path.to_owned(), inode);
+    // until then others can connect, but are refused by their credentials or the policy
+    file.set_mode(mode).map_err(io)?;
+    Ok((socket.into(), file))
 }
 
 impl Unix {
-    pub(super) fn bind(listen: &ListenAddress, path: &Path, mode: SocketMode) -> Result<Self, BindError> {
-        let io = |source| BindError::Io { listen: listen.clone(), source };
-        remove_stale(path).map_err(|error| match error.kind() {
-            io::ErrorKind::AddrInUse => BindError::InUse(listen.clone()),
-            _ => io(error),
-        })?;
-        make_directory(listen, path)?;
-        let socket = UnixListener::bind(path).map_err(io)?;
-        let inode = Some(std::fs::symlink_metadata(path).map_err(io)?.ino());
-        let listener = Self { socket, path: path.to_owned(), inode };
-        // until then others can connect, but are refused by their credentials or the policy
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode.0)).map_err(io)?;
-        Ok(listener)
-    }
-
-    /// A socket that was passed in; its file belongs to its creator.
-    pub(super) fn passed(socket: std::os::unix::net::UnixListener) -> io::Result<Self> {
+    pub(super) fn new(socket: std::os::unix::net::UnixListener) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let path = socket.local_addr()?.as_pathname().map_or_else(|| "/unnamed".into(), Path::to_owned);
-        Ok(Self { socket: UnixListener::from_std(socket)?, path, inode: None })
+        Ok(Self { socket: UnixListener::from_std(socket)?, path })
     }
 
     pub(super) fn address(&self) -> ListenAddress {
@@ -48,17 +87,6 @@ impl Unix {
         let (stream, _) = self.socket.accept().await?;
         let source = Source::of_user(stream.peer_cred().ok().as_ref());
         Ok((Accepted::Unix(stream), Remote { address: self.address().to_string(), source }))
-    }
-}
-
-impl Drop for Unix {
-    fn drop(&mut self) {
-        // another agent may have replaced the file since
-        if let Some(inode) = self.inode
-            && std::fs::symlink_metadata(&self.path).is_ok_and(|now| now.ino() == inode)
-        {
-            let _ = std::fs::remove_file(&self.path);
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use tokio_vsock::{VMADDR_CID_ANY, VMADDR_CID_HOST, VMADDR_CID_LOCAL, VsockAddr, VsockListener};
 
-use super::{Accepted, BindError, ListenAddress, Remote, raise_backlog};
+use super::{Accepted, ListenAddress, Remote};
 use crate::identity::source::Source;
 
 /// `VMADDR_PORT_ANY`
@@ -32,18 +32,16 @@ impl Peer {
     }
 }
 
-impl Vsock {
-    pub(super) fn bind(listen: &ListenAddress, cid: Option<u32>, port: u32, insecure: bool) -> Result<Self, BindError> {
-        let io = |source| BindError::Io { listen: listen.clone(), source };
-        let port = if port == 0 { ANY_PORT } else { port };
-        let socket = VsockListener::bind(VsockAddr::new(cid.unwrap_or(VMADDR_CID_ANY), port)).map_err(io)?;
-        raise_backlog(&socket).map_err(io)?;
-        let address = socket.local_addr().map_err(io)?;
-        Ok(Self { socket, address, insecure })
-    }
+/// # Errors
+/// It is in use, or there is no vsock here.
+pub(super) fn bind(cid: Option<u32>, port: u32) -> io::Result<OwnedFd> {
+    let port = if port == 0 { ANY_PORT } else { port };
+    let socket = ::vsock::VsockListener::bind_with_cid_port(cid.unwrap_or(VMADDR_CID_ANY), port)?;
+    Ok(socket.into())
+}
 
-    /// A socket that was passed in.
-    pub(super) fn passed(socket: OwnedFd, insecure: bool) -> io::Result<Self> {
+impl Vsock {
+    pub(super) fn new(socket: OwnedFd, insecure: bool) -> io::Result<Self> {
         // tokio-vsock does this too, but panics if it fails
         socket2::SockRef::from(&socket).set_nonblocking(true)?;
         let socket = VsockListener::from(socket);

@@ -12,7 +12,6 @@ use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RawMode, Stat, Uid, chownat, fchmod, fchown, fstat, mkdirat, openat,
 };
 use rustix::io::Errno;
-use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use telexec_engine::{check_delegation, delegate_cgroup, is_state_file, look_up_users};
 use telexec_keeper::agent_user::AgentUser;
 use telexec_keeper::users::{Credentials, Users};
@@ -20,6 +19,7 @@ use tracing::warn;
 
 use crate::Config;
 use crate::address::ListenAddress;
+use crate::process::thread_of_user::as_user;
 
 /// Directories below a state directory: more than there are.
 const MAX_DEPTH: u32 = 4;
@@ -379,18 +379,9 @@ fn check_access(user: &Credentials, files: Vec<PathBuf>, remedy: &str) -> Result
         let (user, path, remedy) = (user.name.clone(), path.to_owned(), remedy.to_owned());
         AgentUserError::Access { user, path, remedy, source }
     };
-    let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
-    let groups: Vec<_> = user.groups.iter().copied().map(Gid::from_raw).collect();
-    let check = move || {
-        set_thread_groups(&groups)?;
-        set_thread_res_gid(gid, gid, gid)?;
-        set_thread_res_uid(uid, uid, uid)?;
-        let fails = |path: PathBuf| File::open(&path).err().map(|error| (path, error));
-        Ok(files.into_iter().find_map(fails))
-    };
-    let done = std::thread::spawn(check).join();
-    let done = done.unwrap_or_else(|_| Err(io::Error::other("the check has failed")));
-    match done.map_err(|source| failed(Path::new("its files"), source))? {
+    let fails = |path: PathBuf| File::open(&path).err().map(|error| (path, error));
+    let found = as_user(user, || files.into_iter().find_map(fails));
+    match found.map_err(|source| failed(Path::new("its files"), source))? {
         Some((path, source)) => Err(failed(&path, source)),
         None => Ok(()),
     }

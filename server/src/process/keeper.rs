@@ -14,7 +14,7 @@ use telexec_keeper::users::{Users, write_one};
 use tracing::warn;
 
 use super::agent_user::user_to_become;
-use crate::{Config, KeeperMode};
+use crate::{Config, KeeperMode, KeptSockets};
 
 const PROGRAM: &str = "telexec-keeper";
 /// How long it may take to say which formats it reads: far longer than it does.
@@ -51,6 +51,9 @@ pub enum KeeperError {
     /// Another user may have written it.
     #[error("{0}: is not executed: it must belong to root, or to the owner of telexecd, and not be writable by others")]
     Untrusted(PathBuf),
+    /// It cannot inherit the sockets.
+    #[error("cannot pass the sockets to {PROGRAM}")]
+    Sockets(#[source] io::Error),
     /// It cannot be run.
     #[error("{path}: cannot be run: install it beside telexecd, or in ../lib/telexec")]
     Run {
@@ -152,7 +155,7 @@ fn formats_of(path: &Path) -> io::Result<Output> {
 
 /// Becomes the keeper, which starts this program again with the same command line, as this user (`None`: as that of this
 /// process), and holds it to these users (`None`: anyone).
-/// It holds to `config` in whether commands may gain privileges, and whether their starts are logged.
+/// Its agents inherit the sockets. It holds to `config` in whether commands may gain privileges, and whether their starts are logged.
 ///
 /// # Errors
 /// The keeper cannot be run; this process is as it was.
@@ -160,6 +163,7 @@ pub fn become_keeper(
     command_users: Option<&Users>,
     agent_user: Option<&AgentUser>,
     config: &Config,
+    sockets: &KeptSockets,
 ) -> Result<Infallible, KeeperError> {
     let (this, path) = programs()?;
     let mut keeper = Command::new(&path);
@@ -175,6 +179,7 @@ pub fn become_keeper(
     if let Some(AgentUser { credentials, cgroups, .. }) = agent_user {
         keeper.arg(telexec_keeper::AGENT_USER).arg(write_one(credentials)).arg(cgroups);
     }
-    let source = keeper.arg(&this).args(std::env::args_os().skip(1)).exec();
+    let (name, value) = sockets.pass().map_err(KeeperError::Sockets)?;
+    let source = keeper.env(name, value).arg(&this).args(std::env::args_os().skip(1)).exec();
     Err(KeeperError::Run { path, source })
 }

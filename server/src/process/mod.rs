@@ -7,4 +7,5 @@ pub mod keeper;
 pub mod machine;
 pub mod orphans;
 pub mod restrictions;
+pub(crate) mod thread_of_user;
 pub mod upgrade;

@@ -214,8 +214,8 @@ fn a_flag_goes_before_the_environment_and_that_before_the_file() {
         ["file", "environment", "flag"].map(|name| format!("unix://{}/{name}.sock", directory.path().display()));
     let of_file = || Agent::builder().config(format!("listen = [{file:?}]"));
     let of_environment = || of_file().env("TELEXECD_LISTEN", &environment);
-    assert_eq!(of_file().listen_as_configured().start().uris(), [file.as_str()]);
-    assert_eq!(of_environment().listen_as_configured().start().uris(), [environment.as_str()]);
+    assert_eq!(of_file().listen_as_configured(1).start().uris(), [file.as_str()]);
+    assert_eq!(of_environment().listen_as_configured(1).start().uris(), [environment.as_str()]);
     assert_eq!(of_environment().listen(&flag).start().uris(), [flag]);
 }
 

@@ -6,6 +6,7 @@ mod auto;
 mod continued;
 mod crashes;
 mod protocol;
+mod sockets;
 mod upgrade;
 
 use rustix::process::{Pid, Signal, kill_process};
