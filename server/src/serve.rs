@@ -13,8 +13,8 @@ use telexec_proto::v1::approval_service_server::{self, ApprovalServiceServer};
 use telexec_proto::v1::execution_service_server::{self, ExecutionServiceServer};
 use telexec_proto::v1::file_service_server::{self, FileServiceServer};
 use telexec_proto::v1::forward_service_server::{self, ForwardServiceServer};
-use tokio::sync::oneshot;
-use tokio::task::JoinSet;
+use tokio::sync::{oneshot, watch};
+use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
@@ -182,6 +182,9 @@ pub async fn serve(
         following.spawn(tokens.follow(listeners.reload.clone(), workers.clone()));
     }
     following.spawn(audit.clone().follow(listeners.reload));
+    let following_keeper = engine
+        .keeper_responds()
+        .map(|responds| following.spawn(follow_keeper(health.clone(), responds, config.serves_files)));
     // last: after a failure to start, the next agent finds them as they were
     continuing.continue_executions();
     let socket_files = listeners.files;
@@ -231,6 +234,7 @@ pub async fn serve(
     info!(running = engine.running(), "shutting down");
     accepting.shutdown().await;
     drop(socket_files);
+    following_keeper.iter().for_each(AbortHandle::abort);
     not_serving(&health).await;
     engine.close();
     // what no one may wait for
@@ -320,6 +324,18 @@ async fn routes(
             .add_service(reflection().build_v1alpha().map_err(ServeError::Reflection)?);
     }
     Ok(routes.prepare())
+}
+
+/// What starts commands, and the whole agent, serve only while the keeper responds.
+async fn follow_keeper(health: HealthReporter, mut responds: watch::Receiver<bool>, serves_files: bool) {
+    let files = serves_files.then_some(file_service_server::SERVICE_NAME);
+    // until there is no engine
+    while responds.changed().await.is_ok() {
+        let status = if *responds.borrow_and_update() { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for name in ["", execution_service_server::SERVICE_NAME].into_iter().chain(files) {
+            health.set_service_status(name, status).await;
+        }
+    }
 }
 
 /// All services, and the empty name for the whole agent.

@@ -207,7 +207,7 @@ pub(crate) enum CompletionShell {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit codes: 0 serving, 1 shutting down, 2 invalid command line or configuration, 255 unreachable.
+Exit codes: 0 serving, 1 not serving, 2 invalid command line or configuration, 255 unreachable.
 
 Example:
   telexec ping unix:///run/telexec/agent.sock")]

@@ -22,7 +22,7 @@ pub(crate) async fn ping(args: PingArgs) -> Result<u8, Failure> {
     let ping = session.agent.ping().await;
     session.close().await?;
     let ping = ping.map_err(|error| failure(&args.agent.target, &error))?;
-    let state = if ping.serving { "serving" } else { "not serving: shutting down" };
+    let state = if ping.serving { "serving" } else { "not serving: shutting down, or its keeper does not respond" };
     let millis = ping.round_trip.as_secs_f64() * 1000.0;
     output::print(format!("{}: {state}, {millis:.1} ms\n", args.agent.target).as_bytes())?;
     Ok(if ping.serving { 0 } else { NOT_SERVING })

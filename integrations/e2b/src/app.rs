@@ -62,7 +62,7 @@ async fn health(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Respo
         let sandbox = app.named(&headers)?;
         match timeout(PING_TIMEOUT, sandbox.link.agent.ping()).await {
             Ok(Ok(ping)) if ping.serving => {}
-            Ok(Ok(_)) => return Err(Failure::no_port("its agent is shutting down")),
+            Ok(Ok(_)) => return Err(Failure::no_port("its agent does not serve")),
             Ok(Err(error)) => return Err(Failure::no_port(&crate::chain(&error))),
             Err(_) => return Err(Failure::no_port("its agent does not answer")),
         }

@@ -59,8 +59,8 @@ pub(crate) enum HealthError {
         /// The timeout.
         timeout: Duration,
     },
-    /// It accepts no more commands.
-    #[error("the agent at {listen} is not serving: it is shutting down")]
+    /// It accepts no commands.
+    #[error("the agent at {listen} is not serving: it is shutting down, or its keeper does not respond")]
     NotServing {
         /// The address.
         listen: ListenAddress,

@@ -116,6 +116,28 @@ async fn an_agent_that_hangs_is_killed_when_it_is_asked_again() {
     assert_eq!(agent.ended().await.code(), Some(137));
 }
 
+/// What waits for it fails, later starts at once; and nothing of them is left once it continues.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_keeper_that_responds_starts_fail_and_the_agent_does_not_serve() {
+    let agent = Agent::builder().kept().start();
+    let (connected, mark) = (agent.connect().await, marker());
+    let executor = connected.executor();
+    run(&executor, Command::argv(["true"])).await.unwrap();
+    stop(agent.pid()).await;
+    let sleep = || Command::argv(["sleep", "300"]).env(MARK, &mark);
+    let failed = run(&executor, sleep()).await.unwrap_err().to_string();
+    assert!(failed.contains("does not respond") && failed.contains("its start was given up"), "{failed}");
+    assert!(!connected.ping().await.unwrap().serving);
+    let failed = run(&executor, sleep()).await.unwrap_err().to_string();
+    assert!(failed.contains("does not respond") && failed.ends_with("nothing ran"), "{failed}");
+    assert!(agent.log().contains("the keeper does not respond"), "{}", agent.log());
+    agent.signal(Signal::CONT);
+    until("it serves", async || connected.ping().await.unwrap().serving).await;
+    assert_eq!(run(&executor, Command::argv(["echo", "hi"])).await.unwrap().text(), "hi\n");
+    until("nothing is left", async || processes_with(&mark).is_empty()).await;
+    assert!(agent.log().contains("the keeper responds again"), "{}", agent.log());
+}
+
 #[test]
 fn a_keeper_that_is_none_is_refused() {
     for value in ["", "3", "-1:1", "2:1", "7:1", "x:1", "0:0"] {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tracing::warn;
 
 use crate::LocalExecutor;
@@ -22,6 +23,12 @@ impl LocalExecutor {
             Some(kept) => kept.lost.cancelled().await,
             None => std::future::pending().await,
         }
+    }
+
+    /// Whether its [`keeper`](crate::LocalConfig::keeper) responds, which is noticed when it does not start a command for thirteen
+    /// seconds: until it responds again, nothing is started. `None`: there is no keeper.
+    pub fn keeper_responds(&self) -> Option<watch::Receiver<bool>> {
+        self.shared.kept.as_ref().map(|kept| kept.responding.subscribe())
     }
 
     /// Refuses new commands from now on.

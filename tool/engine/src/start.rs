@@ -37,6 +37,9 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 /// From the SIGKILL of this engine at a time limit to that of a keeper, which is for an engine that does not run.
 const KEEPER_DELAY: Duration = Duration::from_secs(2);
 
+const NO_ANSWER: &str =
+    "the agent's keeper does not respond, and nothing can be started without it: is it stopped, or its cgroup frozen?";
+
 /// A main process that runs.
 pub(crate) struct Main {
     pub(crate) pid: rustix::process::Pid,
@@ -158,6 +161,9 @@ impl Starter<'_> {
 
     /// Waits for its turn and for its process, no longer than the call lasts.
     async fn spawn(&self, command: Command, ends: CommandEnds, for_keeper: ForKeeper) -> Result<Spawned, NotStarted> {
+        if self.shared.kept.as_ref().is_some_and(|kept| !kept.responding.responds()) {
+            return Err(no_answer().into());
+        }
         let given_up = self.given_up();
         tokio::pin!(given_up);
         // before its turn: where the state directory does not answer, this takes a while
@@ -184,12 +190,18 @@ impl Starter<'_> {
             // for the next one, while this is not awaited
             shared.prepare(&caller.identity);
         };
+        let reports = self.shared.kept.as_ref().map_or(0, |kept| kept.responding.reports());
         let turn = async {
             let turn = self.shared.starters.run_with(self.record.counts_for(), self.share.unwrap_or_default(), start);
-            if tokio::time::timeout(TURN_TIMEOUT, turn).await.is_ok() || begun.load(Ordering::Acquire) {
-                // the start itself sends its result
-                std::future::pending::<()>().await;
+            if tokio::time::timeout(TURN_TIMEOUT, turn).await.is_err() && !begun.load(Ordering::Acquire) {
+                return no_thread();
             }
+            // the start itself sends its result, unless there is no keeper to do it
+            match &self.shared.kept {
+                Some(kept) => kept.does_not_respond(reports).await,
+                None => std::future::pending().await,
+            }
+            ExecutorError::Internal(format!("{NO_ANSWER}; its start was given up"))
         };
         let error = tokio::select! {
             spawned = &mut spawning => {
@@ -197,7 +209,7 @@ impl Starter<'_> {
                 return Ok(spawned?);
             }
             error = &mut given_up => error,
-            () = turn => no_thread(),
+            error = turn => error,
         };
         match begun.swap(true, Ordering::AcqRel) {
             true => Err(NotStarted::GivenUp(given_up_late(error), LateStart { spawning, child })),
@@ -391,6 +403,10 @@ fn given_up_late(error: ExecutorError) -> ExecutorError {
         ExecutorError::Exhausted { .. } => ExecutorError::Internal("its start took too long, and was given up".into()),
         error => error,
     }
+}
+
+fn no_answer() -> ExecutorError {
+    ExecutorError::Exhausted { reason: format!("{NO_ANSWER}; nothing ran"), retry_after: Some(Duration::from_secs(10)) }
 }
 
 fn no_thread() -> ExecutorError {

@@ -324,7 +324,7 @@ async fn ping(agent: &Agent) -> Result<Outcome, ExecutorError> {
     let ping = agent.ping().await?;
     Ok(match ping.serving {
         true => Outcome::answered(Answer::Ping(ping)),
-        false => Outcome { answer: Some(Answer::Ping(ping)), ..Outcome::new(Kind::Failed, 1, "shutting down") },
+        false => Outcome { answer: Some(Answer::Ping(ping)), ..Outcome::new(Kind::Failed, 1, "not serving") },
     })
 }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::ioctl::{Getter, Opcode, ioctl};
 use rustix::net::SocketType;
 use rustix::net::sockopt::{socket_peercred, socket_type};
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
@@ -22,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
 use super::control::{self, Ended};
+use super::responding::Responding;
 use crate::lock::{lock, wait};
 use crate::wait::RETRY_DELAY;
 
@@ -89,6 +91,13 @@ impl Keeper {
         self.uid() != geteuid().as_raw()
     }
 
+    /// It has not read all that it was asked. See SIOCOUTQ in unix(7).
+    fn has_unread(&self) -> bool {
+        // SAFETY: the request writes one int, the number of bytes.
+        let unread = unsafe { ioctl(&*self.channel, Getter::<{ libc::TIOCOUTQ as Opcode }, libc::c_int>::new()) };
+        unread.is_ok_and(|bytes| bytes > 0)
+    }
+
     /// Waits until there is room. One that is gone is seen elsewhere.
     fn ask(&self, request: &Request) {
         let _ = self.channel.request(request, &[]);
@@ -107,6 +116,7 @@ pub(crate) struct Kept {
     queued: Arc<AtomicUsize>,
     /// Cancelled when the keeper is gone.
     pub(crate) lost: CancellationToken,
+    pub(crate) responding: Responding,
 }
 
 /// An execution that an earlier agent has left with the keeper.
@@ -198,6 +208,7 @@ impl Kept {
             children: Mutex::default(),
             next: AtomicU64::new(1),
             lost: CancellationToken::new(),
+            responding: Responding::new(),
         });
         let left = this.receive_left()?;
         let socket = control::watch(this.keeper.channel.as_fd().try_clone_to_owned()?)?;
@@ -253,6 +264,11 @@ impl Kept {
     /// A child that is about to be made.
     pub(crate) fn expect(&self) -> Arc<KeptChild> {
         self.insert(self.next.fetch_add(1, Ordering::Relaxed), State::Expected)
+    }
+
+    /// Returns when the keeper does not respond, which had reported so much before.
+    pub(crate) async fn does_not_respond(&self, reports: u64) {
+        self.responding.lost(reports, || self.keeper.has_unread()).await;
     }
 
     /// Makes the child; returns once it runs its program.
@@ -380,7 +396,10 @@ impl Kept {
         let Ok(mut ready) = socket.readable().await else { return std::future::pending().await };
         loop {
             match self.keeper.channel.try_next_report() {
-                Ok(Received::Message(report, _)) => self.take(report),
+                Ok(Received::Message(report, _)) => {
+                    self.responding.reported();
+                    self.take(report);
+                }
                 Err(ReceiveError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
                     ready.clear_ready();
                     return true;

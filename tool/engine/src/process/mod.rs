@@ -7,6 +7,7 @@ pub(crate) mod keeper;
 pub(crate) mod own;
 pub(crate) mod reaper;
 pub(crate) mod requirements;
+pub(crate) mod responding;
 pub(crate) mod scanner;
 pub(crate) mod signaller;
 pub(crate) mod table;

@@ -66,7 +66,7 @@ impl Show for Answers {
 }
 
 fn ping_line(host: &Host, ping: &Ping) -> String {
-    let state = if ping.serving { "serving" } else { "not serving: shutting down" };
+    let state = if ping.serving { "serving" } else { "not serving: shutting down, or its keeper does not respond" };
     format!("{}: {state}, {:.1} ms\n", host.name, ping.round_trip.as_secs_f64() * 1000.0)
 }
 

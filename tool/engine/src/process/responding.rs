@@ -1,0 +1,62 @@
+//! Whether a keeper responds: one that is stopped, or whose cgroup is frozen, takes no requests.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tracing::{error, info};
+
+/// Between two looks, and how many in a row find requests that it has not read.
+const LOOK_DELAY: Duration = Duration::from_secs(1);
+const LOOKS: u32 = 3;
+
+#[derive(Debug)]
+pub(crate) struct Responding {
+    /// What it has reported so far.
+    reports: AtomicU64,
+    responds: watch::Sender<bool>,
+}
+
+impl Responding {
+    pub(crate) fn new() -> Self {
+        Self { reports: AtomicU64::new(0), responds: watch::Sender::new(true) }
+    }
+
+    /// It has reported something.
+    pub(crate) fn reported(&self) {
+        self.reports.fetch_add(1, Ordering::Relaxed);
+        let resumed = self.responds.send_if_modified(|responds| !std::mem::replace(responds, true));
+        if resumed {
+            info!("the keeper responds again");
+        }
+    }
+
+    /// How much it has reported.
+    pub(crate) fn reports(&self) -> u64 {
+        self.reports.load(Ordering::Relaxed)
+    }
+
+    /// Whether it does, as far as is known.
+    pub(crate) fn responds(&self) -> bool {
+        *self.responds.borrow()
+    }
+
+    /// The same, and each change.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<bool> {
+        self.responds.subscribe()
+    }
+
+    /// Returns when it does not: it reports nothing, where it had reported so much, and does not read what it is asked.
+    pub(crate) async fn lost(&self, mut reports: u64, has_unread: impl Fn() -> bool) {
+        let mut looks = 0;
+        while looks < LOOKS {
+            tokio::time::sleep(LOOK_DELAY).await;
+            let now = self.reports();
+            let is_silent = std::mem::replace(&mut reports, now) == now && has_unread();
+            looks = if is_silent { looks + 1 } else { 0 };
+        }
+        if self.responds.send_replace(false) {
+            error!("the keeper does not respond: nothing can be started; is it stopped, or its cgroup frozen?");
+        }
+    }
+}
