@@ -1,9 +1,11 @@
 //! Files that are reloaded while the agent runs.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use telexec_engine::Workers;
@@ -60,17 +62,57 @@ pub(crate) trait Source: Send + Sync + 'static {
     fn log_loaded(loaded: &Self::Loaded);
 }
 
+/// Whether the last reload of files failed, and what was loaded before is still in use; clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct ReloadState {
+    /// What is in the files, as in the log.
+    what: &'static str,
+    fails: Arc<AtomicBool>,
+}
+
+impl ReloadState {
+    fn set(&self, fails: bool) {
+        self.fails.store(fails, Ordering::Relaxed);
+    }
+}
+
+/// The states of all that an agent reloads.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReloadStates(Vec<ReloadState>);
+
+impl ReloadStates {
+    pub(crate) fn new(states: impl IntoIterator<Item = ReloadState>) -> Self {
+        Self(states.into_iter().collect())
+    }
+
+    /// What is reloaded, each once and in order, and whether that fails.
+    pub(crate) fn all(&self) -> BTreeMap<&'static str, bool> {
+        let mut all = BTreeMap::new();
+        for ReloadState { what, fails } in &self.0 {
+            *all.entry(*what).or_default() |= fails.load(Ordering::Relaxed);
+        }
+        all
+    }
+
+    /// What could not be reloaded.
+    pub(crate) fn failing(&self) -> Vec<String> {
+        self.all().into_iter().filter(|(_, fails)| *fails).map(|(what, _)| what.to_owned()).collect()
+    }
+}
+
 /// The last content of the files that could be loaded; clones share it.
 pub(crate) struct Watched<S: Source> {
     source: Arc<S>,
     current: watch::Sender<Arc<S::Loaded>>,
+    state: ReloadState,
     /// Of the files, from before they were first read.
     stamps: Stamps,
 }
 
 impl<S: Source> Clone for Watched<S> {
     fn clone(&self) -> Self {
-        Self { source: self.source.clone(), current: self.current.clone(), stamps: self.stamps.clone() }
+        let Self { source, current, state, stamps } = self;
+        Self { source: source.clone(), current: current.clone(), state: state.clone(), stamps: stamps.clone() }
     }
 }
 
@@ -84,7 +126,12 @@ impl<S: Source> Watched<S> {
     pub(crate) fn load_unlogged(source: S) -> Result<Self, S::Error> {
         let stamps = Stamps::of(&source);
         let loaded = source.load()?;
-        Ok(Self { source: Arc::new(source), current: watch::Sender::new(Arc::new(loaded)), stamps })
+        let state = ReloadState { what: S::WHAT, fails: Arc::default() };
+        Ok(Self { source: Arc::new(source), current: watch::Sender::new(Arc::new(loaded)), state, stamps })
+    }
+
+    pub(crate) fn state(&self) -> ReloadState {
+        self.state.clone()
     }
 
     pub(crate) fn current(&self) -> Arc<S::Loaded> {
@@ -113,7 +160,9 @@ impl<S: Source> Watched<S> {
             if !at_once && (!settled || seen == used) {
                 continue;
             }
-            match self.replace(&workers).await {
+            let replaced = self.replace(&workers).await;
+            self.state.set(replaced.is_err());
+            match replaced {
                 Ok(()) => (used, refused) = (seen.clone(), None),
                 // tried again at the next check: the cause may not show in the files' stamps
                 Err(_) if !at_once && refused.as_ref() == Some(&seen) => {}

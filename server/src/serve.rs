@@ -47,7 +47,7 @@ use crate::listen::{Accepted, Listener, Listeners, Remote};
 use crate::metrics::{HandshakeResult, Metrics, Refusal};
 use crate::named_command::NamedCommands;
 use crate::receipts::Receipts;
-use crate::reload::Watched;
+use crate::reload::{ReloadStates, Watched};
 use crate::request_memory::RequestMemory;
 use crate::rpc::agent_service::Agent;
 use crate::rpc::execution_service::Executions;
@@ -154,9 +154,13 @@ pub async fn serve(
     let continuing = stack.clone();
     let forwards = Forwards::new(&config, &engine, listeners.unix_paths()).map_err(ServeError::Engine)?;
     let health = HealthReporter::new();
-    let routes = routes(&config, &stack, &forwards, listeners.tls.clone(), &health).await?;
-    let handshakes = Workers::new("handshakes", 1, policy_evaluator::processors()).map_err(ServeError::Engine)?;
     let tokens = TokenIssuers::load(&config.token_issuers).map_err(ConfigError::from)?;
+    let of_policy = stack.policy.as_ref().map(Watched::state);
+    let of_tls = listeners.tls.as_ref().and_then(Tls::reload_state);
+    let reloads = ReloadStates::new(of_policy.into_iter().chain(of_tls).chain(tokens.reload_states()));
+    let agent = Agent::new(stack.clone(), listeners.tls.clone(), reloads.clone(), &config, SystemTime::now());
+    let routes = routes(&config, &stack, &forwards, agent, &health).await?;
+    let handshakes = Workers::new("handshakes", 1, policy_evaluator::processors()).map_err(ServeError::Engine)?;
     let connections = Connections::new(routes, handshakes, tokens.clone(), &config, &stack);
     let _closes = connections.close.clone().drop_guard();
     let mut following = JoinSet::new();
@@ -168,6 +172,7 @@ pub async fn serve(
             &connections.connection_limiter,
             &forwards.limiter,
             listeners.tls.clone(),
+            reloads,
         );
         following.spawn(scrape::serve(listener, metrics, collector, workers.clone()));
     }
@@ -293,16 +298,14 @@ async fn routes(
     config: &Config,
     stack: &Stack,
     forwards: &Forwards,
-    tls: Option<Tls>,
+    agent: Agent,
     health: &HealthReporter,
 ) -> Result<Routes, ServeError> {
-    let start_time = SystemTime::now();
-    let agent = Agent::new(stack.clone(), tls, config, start_time);
     let files = config.serves_files.then(|| FileRpcs::new(stack.clone(), config.max_disconnect_grace));
     for name in SERVICES.into_iter().chain(files.as_ref().map(|_| file_service_server::SERVICE_NAME)) {
         health.set_service_status(name, ServingStatus::Serving).await;
     }
-    let health = HealthRpcs::new(health.clone(), start_time);
+    let health = HealthRpcs::new(health.clone(), agent.start_time());
     let mut routes = Routes::new(ExecutionServiceServer::new(Executions { stack: stack.clone() }))
         .add_service(AgentServiceServer::new(agent))
         .add_service(ApprovalServiceServer::new(ApprovalRpcs { stack: stack.clone() }))

@@ -81,6 +81,8 @@ fn as_text(info: &AgentInfo, own: Option<String>) -> String {
         ("limits", limits(info)),
         ("agent user", info.agent_user.clone()),
         ("default user", info.default_user.clone()),
+        ("policy", policy(info)),
+        ("reload", failed_reloads(info)),
         ("keeper", has_keeper(info).map(|has| if has { "yes" } else { "no" }.to_owned()).unwrap_or_default()),
         ("executions", format!("{} running, at most {}", info.running_executions, info.max_executions)),
         ("ended", counts(&info.ended_executions)),
@@ -100,6 +102,22 @@ fn as_text(info: &AgentInfo, own: Option<String>) -> String {
 /// `None`: older agents do not say.
 fn has_keeper(info: &AgentInfo) -> Option<bool> {
     (!info.agent_user.is_empty()).then_some(info.has_keeper)
+}
+
+/// Empty: it has none, or does not say.
+fn policy(info: &AgentInfo) -> String {
+    match info.policy_sha256.as_str() {
+        "" => String::new(),
+        digest => format!("SHA-256 {digest}"),
+    }
+}
+
+/// Empty if there are none.
+fn failed_reloads(info: &AgentInfo) -> String {
+    match info.failed_reloads.join(", ") {
+        none if none.is_empty() => none,
+        files => format!("failed: {files}; what was read before is in use (the agent's log says why)"),
+    }
 }
 
 /// Without the field that they are in.
@@ -146,6 +164,8 @@ pub(super) fn as_json(info: &AgentInfo) -> serde_json::Value {
         "identity": info.identity,
         "roles": info.roles,
         "caller_expire_time": as_time(info.caller_expire_time),
+        "policy_sha256": Some(&info.policy_sha256).filter(|digest| !digest.is_empty()),
+        "failed_reloads": info.failed_reloads,
         "certificate_expire_time": certificate_expire_time(info),
         "ended_executions": info.ended_executions,
         "refusals": info.refusals,

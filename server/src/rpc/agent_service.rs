@@ -22,11 +22,13 @@ use crate::identity::Identity;
 use crate::identity::patterns::{OF_NOBODY, is_of_nobody};
 use crate::named_command::Resolved;
 use crate::policy::Decision;
+use crate::reload::ReloadStates;
 use crate::tls::Tls;
 
 pub(crate) struct Agent {
     stack: Stack,
     tls: Option<Tls>,
+    reloads: ReloadStates,
     max_executions: u32,
     labels: HashMap<String, String>,
     start_time: SystemTime,
@@ -35,10 +37,21 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    pub(crate) fn new(stack: Stack, tls: Option<Tls>, config: &Config, start_time: SystemTime) -> Self {
+    pub(crate) fn new(
+        stack: Stack,
+        tls: Option<Tls>,
+        reloads: ReloadStates,
+        config: &Config,
+        start_time: SystemTime,
+    ) -> Self {
         let labels = config.labels.clone().into_iter().collect();
-        let has_keeper = config.kept_by.is_some();
-        Self { stack, tls, max_executions: config.max_executions, labels, start_time, user: own_user(), has_keeper }
+        let (max_executions, has_keeper) = (config.max_executions, config.kept_by.is_some());
+        Self { stack, tls, reloads, max_executions, labels, start_time, user: own_user(), has_keeper }
+    }
+
+    /// When it was started.
+    pub(crate) fn start_time(&self) -> SystemTime {
+        self.start_time
     }
 }
 
@@ -72,6 +85,13 @@ impl AgentService for Agent {
             has_keeper: self.has_keeper,
             roles: self.stack.roles(&call.caller),
             caller_expire_time: call.caller.expiry().map(Into::into),
+            policy_sha256: self
+                .stack
+                .policy
+                .as_ref()
+                .map(|policy| policy.current().digest.to_string())
+                .unwrap_or_default(),
+            failed_reloads: self.reloads.failing(),
         };
         counted(&call.reservation, answer)
     }

@@ -7,6 +7,7 @@ use procfs::WithCurrentSystemInfo;
 use procfs::process::Process;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::info::Info;
@@ -18,6 +19,8 @@ use crate::config::Config;
 use crate::forward::ForwardLimiter;
 use crate::listen::connection_limiter::ConnectionLimiter;
 use crate::logging;
+use crate::policy::PolicyFile;
+use crate::reload::{ReloadStates, Watched};
 use crate::tls::Tls;
 
 /// Reads the current state.
@@ -27,6 +30,8 @@ pub(crate) struct AgentCollector {
     connections: ConnectionLimiter,
     forwards: ForwardLimiter,
     tls: Option<Tls>,
+    reloads: ReloadStates,
+    policy: Option<Watched<PolicyFile>>,
     max_executions: u32,
     max_connections: u32,
 }
@@ -38,11 +43,12 @@ impl AgentCollector {
         connections: &ConnectionLimiter,
         forwards: &ForwardLimiter,
         tls: Option<Tls>,
+        reloads: ReloadStates,
     ) -> Self {
-        let (engine, audit) = (stack.engine.clone(), stack.audit.clone());
+        let (engine, audit, policy) = (stack.engine.clone(), stack.audit.clone(), stack.policy.clone());
         let (connections, forwards) = (connections.clone(), forwards.clone());
         let Config { max_executions, max_connections, .. } = *config;
-        Self { engine, audit, connections, forwards, tls, max_executions, max_connections }
+        Self { engine, audit, connections, forwards, tls, reloads, policy, max_executions, max_connections }
     }
 
     /// The agent's own metrics.
@@ -74,6 +80,16 @@ impl AgentCollector {
                 since_epoch(end),
             )?;
         }
+        if let Some(policy) = &self.policy {
+            let digest = &policy.current().digest;
+            encoder.info("telexec_policy", "The policy in use, by the SHA-256 of its text", ("sha256", digest))?;
+        }
+        encoder.gauges(
+            "telexec_reload_failing",
+            "1: changed files could not be read again, and what was read before is in use",
+            "what",
+            self.reloads.all().into_iter().map(|(what, fails)| (what, f64::from(u8::from(fails)))),
+        )?;
         encoder.counter("telexec_log_dropped_lines", "Lines of the log that were lost", logging::dropped() as f64)?;
         if let Some((missing, fails)) = self.audit.faults() {
             encoder.counter("telexec_audit_dropped", "Records that are missing in the audit log", missing as f64)?;
@@ -217,8 +233,23 @@ impl MetricEncoder<'_> {
         self.metric(name, help, &ConstCounter::new(value))
     }
 
-    fn info(&mut self, name: &str, help: &str, label: (&'static str, &'static str)) -> fmt::Result {
-        self.metric(name, help, &Info::new([label]))
+    /// One for each value of this label.
+    fn gauges(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &'static str,
+        values: impl IntoIterator<Item = (&'static str, f64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, &format!("{help}."), None, MetricType::Gauge)?;
+        for (value, number) in values {
+            ConstGauge::new(number).encode(family.encode_family(&[(label, value)])?)?;
+        }
+        Ok(())
+    }
+
+    fn info(&mut self, name: &str, help: &str, (label, value): (&'static str, &str)) -> fmt::Result {
+        self.metric(name, help, &Info::new([(label, value.to_owned())]))
     }
 
     fn metric(&mut self, name: &str, help: &str, metric: &impl EncodeMetric) -> fmt::Result {

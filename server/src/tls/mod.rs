@@ -26,7 +26,7 @@ use telexec_engine::Workers;
 pub(crate) use self::error::TlsError;
 pub(crate) use self::files::{TlsFiles, certificates, roots};
 pub(crate) use self::workload::{WorkloadCertificates, WorkloadSettings};
-use crate::reload::{Changes, Reload, Watched};
+use crate::reload::{Changes, Reload, ReloadState, Watched};
 use crate::tls::certificate::Certificate;
 use crate::tls::client_verifier::ClientVerifier;
 use crate::tls::revocation::Revocation;
@@ -88,6 +88,14 @@ impl Tls {
         match self {
             Self::Files(files) => files.current(),
             Self::Workload(workload) => workload.current(),
+        }
+    }
+
+    /// Of the files; `None`: they are not from files.
+    pub(crate) fn reload_state(&self) -> Option<ReloadState> {
+        match self {
+            Self::Files(files) => Some(files.state()),
+            Self::Workload(_) => None,
         }
     }
 

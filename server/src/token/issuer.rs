@@ -28,7 +28,7 @@ use crate::digest::from_hex;
 use crate::identity::Identity;
 use crate::identity::patterns::NamePatterns;
 use crate::invalid::InvalidSetting;
-use crate::reload::{Changes, Reload, Watched};
+use crate::reload::{Changes, Reload, ReloadState, Watched};
 
 /// An issuer of tokens.
 #[derive(Debug)]
@@ -85,6 +85,10 @@ impl Issuer {
 
     pub(super) fn key_changes(&self) -> Changes<KeySet> {
         self.keys.changes()
+    }
+
+    pub(super) fn reload_state(&self) -> Option<ReloadState> {
+        self.keys.reload_state()
     }
 
     pub(super) fn last_keys(&self) -> Arc<KeySet> {

@@ -6,7 +6,7 @@ use telexec_engine::Workers;
 
 use super::key_set::{KeySet, KeysFile};
 use super::published::PublishedKeys;
-use crate::reload::{Changes, Reload, Source, Watched};
+use crate::reload::{Changes, Reload, ReloadState, Source, Watched};
 
 /// The keys of an issuer.
 pub(super) enum Keys {
@@ -41,6 +41,14 @@ impl Keys {
         match self {
             Self::File(file) => file.current(),
             Self::Published(published) => published.last(),
+        }
+    }
+
+    /// Of their file; `None`: they are not in one.
+    pub(super) fn reload_state(&self) -> Option<ReloadState> {
+        match self {
+            Self::File(file) => Some(file.state()),
+            Self::Published(_) => None,
         }
     }
 

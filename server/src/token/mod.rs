@@ -33,7 +33,7 @@ pub(crate) use self::open_call::Token;
 use crate::call::caller::Caller;
 use crate::identity::is_printed;
 use crate::invalid::InvalidSetting;
-use crate::reload::Reload;
+use crate::reload::{Reload, ReloadState};
 
 /// Longer tokens are refused unread.
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
@@ -73,6 +73,11 @@ impl TokenIssuers {
     /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Of the files with their keys.
+    pub(crate) fn reload_states(&self) -> impl Iterator<Item = ReloadState> {
+        self.0.iter().filter_map(|issuer| issuer.reload_state())
     }
 
     /// Keeps their keys current. Never returns.

@@ -156,6 +156,39 @@ async fn connections_and_certificates_are_reported() {
     until("it is gone", async || Scrape::of(&agent).await.value("telexec_connections") == 0.0).await;
 }
 
+/// Each file by itself, until it can be read again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_that_fails_is_reported() {
+    let (certs, directory) = (Certs::new(), telexec_tests::directory());
+    let crl = directory.path().join("crl.pem");
+    std::fs::write(&crl, certs.ca.revocation_list(&[])).unwrap();
+    let permit = "permit(principal, action, resource);";
+    let agent = metered().mtls(&certs).args(["--client-crl", crl.to_str().unwrap()]).policy(permit).start();
+    let connected = agent.connect().await;
+    // both say so, and which policy is in use
+    let reports = async |failing: &[&str]| {
+        let (scrape, info) = (Scrape::of(&agent).await, connected.info().await.unwrap());
+        let fails = |what: &str| scrape.value(&format!("telexec_reload_failing{{what=\"{what}\"}}")) == 1.0;
+        let digest = format!("telexec_policy_info{{sha256=\"{}\"}} 1", info.policy_sha256);
+        let agree = ["certificates", "policy"].iter().all(|what| fails(what) == failing.contains(what));
+        (agree && info.failed_reloads == failing && scrape.text.contains(&digest)).then_some(info.policy_sha256)
+    };
+    let digest = reports(&[]).await.unwrap();
+    std::fs::write(agent.policy(), "permit(").unwrap();
+    agent.signal(rustix::process::Signal::HUP);
+    until("the policy cannot be read", async || reports(&["policy"]).await.as_ref() == Some(&digest)).await;
+    std::fs::write(&crl, "none").unwrap();
+    agent.signal(rustix::process::Signal::HUP);
+    until("nor the revocation list", async || reports(&["certificates", "policy"]).await.is_some()).await;
+    std::fs::write(agent.policy(), format!("{permit}\n")).unwrap();
+    agent.signal(rustix::process::Signal::HUP);
+    let is_another = async || reports(&["certificates"]).await.is_some_and(|now| now != digest);
+    until("the policy is another one", is_another).await;
+    std::fs::write(&crl, certs.ca.revocation_list(&[])).unwrap();
+    agent.signal(rustix::process::Signal::HUP);
+    until("all is read", async || reports(&[]).await.is_some()).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn scrapes_under_load_miss_nothing() {
     let agent = metered().start();

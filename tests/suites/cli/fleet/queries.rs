@@ -40,7 +40,7 @@ async fn info_describes_all_agents() {
     assert_eq!((said.code, &*summary(&said)[0]), (1, "2 of 3 ok, 1 unreachable"));
     assert_eq!(said.stderr().matches("gone: ").count(), 1, "once, in the summary: {said:?}");
     let rows: Vec<Vec<_>> = said.stdout().lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(rows[0], ["HOST", "VERSION", "CONTAINMENT", "RUNNING", "CERTIFICATE", "OS"]);
+    assert_eq!(rows[0], ["HOST", "VERSION", "CONTAINMENT", "RUNNING", "CERTIFICATE", "POLICY", "OS"]);
     assert_eq!((rows.len(), rows[1][0], rows[2][0]), (3, "web01", "web02"));
     assert_eq!((rows[1][1], rows[1][3]), (env!("CARGO_PKG_VERSION"), "0"));
     assert_eq!(rows[1][4], "4096-01-01");

@@ -14,7 +14,12 @@ use crate::commands::{info, ps};
 use crate::output::{json, printable, table};
 use crate::terminal;
 
-const AGENT_HEADING: [&str; 6] = ["HOST", "VERSION", "CONTAINMENT", "RUNNING", "CERTIFICATE", "OS"];
+const AGENT_HEADING: [&str; 7] = ["HOST", "VERSION", "CONTAINMENT", "RUNNING", "CERTIFICATE", "POLICY", "OS"];
+/// Digits of a policy's SHA-256: enough to see which hosts have another one.
+const SHOWN_DIGITS: usize = 12;
+/// As `failed_reloads` has them.
+const CERTIFICATES: &str = "certificates";
+const POLICY: &str = "policy";
 
 pub(crate) struct Answers {
     /// By the number of the host.
@@ -74,7 +79,21 @@ fn agent_row(host: &Host, info: &AgentInfo) -> Vec<String> {
     let expiry = info::certificate_expire_time(info);
     let day = expiry.as_deref().and_then(|time| time.split('T').next()).unwrap_or("-");
     let [version, containment, os] = [&info.version, &info.containment, &info.os].map(|text| printable(text));
-    vec![host.name.clone(), version, containment, info.running_executions.to_string(), day.to_owned(), os]
+    let running = info.running_executions.to_string();
+    vec![host.name.clone(), version, containment, running, marked(info, CERTIFICATES, day), policy(info), os]
+}
+
+fn policy(info: &AgentInfo) -> String {
+    let digits: String = info.policy_sha256.chars().filter(char::is_ascii_hexdigit).take(SHOWN_DIGITS).collect();
+    marked(info, POLICY, if digits.is_empty() { "-" } else { &digits })
+}
+
+/// Marks what the agent could not reload.
+fn marked(info: &AgentInfo, what: &str, text: &str) -> String {
+    match info.failed_reloads.iter().any(|failed| failed == what) {
+        true => format!("{text} (reload failed)"),
+        false => text.to_owned(),
+    }
 }
 
 /// Those of `telexec ps`, with the host.
