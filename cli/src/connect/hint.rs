@@ -23,21 +23,27 @@ pub(super) fn unreachable(error: ConnectError, resolved: &ResolvedTarget) -> Fai
     let lookup = find::<LookupError>(&error);
     let failure = Failure::message(exit::of_error(&ExecutorError::from(error.clone())), with_causes(&error));
     let failure = match (&error, name, lookup) {
-        (_, Some(UnconfiguredName { name, similar }), Some(LookupError { reason, .. })) => {
+        (_, Some(unconfigured), Some(LookupError { reason, .. })) => {
             let what = "in the configuration, and no host of that name was found";
-            return Failure::message(exit::LOST, format!("no target named {name:?} {what}: {reason}"))
-                .hint(suggestion(name, similar));
+            return Failure::message(exit::LOST, format!("no target named {:?} {what}: {reason}", unconfigured.name))
+                .hint(suggestion(unconfigured));
         }
         // nobody has asked yet whether there is such a host
-        (ConnectError::TlsRequired { .. }, Some(UnconfiguredName { name, similar }), _) => failure
-            .hint(Some(format!("{name} is no target in the configuration, so it is taken for the name of a host")))
-            .hint(suggestion(name, similar)),
+        (ConnectError::TlsRequired { .. }, Some(unconfigured), _) => {
+            let name = &unconfigured.name;
+            failure
+                .hint(Some(format!("{name} is no target in the configuration, so it is taken for the name of a host")))
+                .hint(suggestion(unconfigured))
+        }
         _ => failure,
     };
     failure.hint(hint_for(&ExecutorError::from(error), resolved))
 }
 
-fn suggestion(name: &str, similar: &[String]) -> Option<String> {
+fn suggestion(UnconfiguredName { name, similar, is_group }: &UnconfiguredName) -> Option<String> {
+    if *is_group {
+        return Some(format!("{name} is a group in the configuration: for its hosts, use telexec fleet -w @{name}"));
+    }
     if Path::new(name).is_file() {
         return Some(format!("{name} is a file here: credentials are given with --cert, --key and --ca"));
     }

@@ -55,6 +55,8 @@ pub struct UnconfiguredName {
     pub name: String,
     /// Configured names that resemble it.
     pub similar: Vec<String>,
+    /// It is that of a group of targets.
+    pub is_group: bool,
 }
 
 impl Config {
@@ -132,7 +134,8 @@ impl Config {
         let names: Vec<&str> = self.targets.keys().map(String::as_str).collect();
         let similar = similar::get_close_matches(name, &names, MAX_SIMILAR, MIN_SIMILARITY);
         let similar = if similar.is_empty() { numbered_alike(name, &names) } else { similar };
-        UnconfiguredName { name: name.to_owned(), similar: similar.into_iter().map(str::to_owned).collect() }
+        let similar = similar.into_iter().map(str::to_owned).collect();
+        UnconfiguredName { name: name.to_owned(), similar, is_group: self.groups.contains_key(name) }
     }
 
     fn with_settings(

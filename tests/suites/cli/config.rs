@@ -140,6 +140,9 @@ async fn a_name_that_is_not_there_is_taken_for_a_host_and_said_to_be_none() {
     {
         assert!(said.failure(2).contains(part), "{said:?}");
     }
+    let grouped = Configured::new("[targets.web1]\naddress = 'a:1'\n[groups]\nweb = ['web1']");
+    let said = grouped.say(&["exec", "web", "true"]).await;
+    assert!(said.failure(2).contains("web is a group in the configuration: for its hosts, use telexec fleet -w @web"));
     let certs = Certs::new();
     let agent = Agent::builder().mtls(&certs).start();
     let configured = with_certs(&certs, &agent, &Agent::start());
