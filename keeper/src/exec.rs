@@ -17,7 +17,8 @@ pub(crate) fn replace_program(arguments: &[CString]) -> io::Error {
     io::Error::last_os_error()
 }
 
-/// Takes a descriptor that the last program has left open. No other program inherits it.
+/// Takes a descriptor that the last program has left open. No other program inherits it. For programs where nothing else owns
+/// descriptors without the flag close-on-exec, which tells those left open from all others.
 ///
 /// # Errors
 /// It is not one of these: not open, a standard stream, or this program's own already.

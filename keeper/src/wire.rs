@@ -87,6 +87,8 @@ pub struct Start {
     /// The keeper kills it so long after its start, unless it has ended. In microseconds; what does not fit in 64 bits is as `None`:
     /// no limit.
     pub time_limit: Option<Duration>,
+    /// It is not started after this, since the machine was booted: nobody waits for it any more. As `time_limit` otherwise.
+    pub start_by: Option<Duration>,
     /// What this is for, as the agent says: for the log.
     pub purpose: CString,
     /// `None`: those of the keeper.
@@ -261,7 +263,9 @@ impl Start {
         ];
         message.push(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum());
         message.extend([self.joins, self.held]);
-        message.extend(self.time_limit.map_or(NO_LIMIT, micros).to_le_bytes());
+        for time in [self.time_limit, self.start_by] {
+            message.extend(time.map_or(NO_LIMIT, micros).to_le_bytes());
+        }
         message.extend(self.private_directories.iter().flat_map(|bytes| bytes.to_le_bytes()));
         if let Some(credentials) = &self.credentials {
             let groups = credentials.groups.iter();
@@ -282,7 +286,8 @@ impl Start {
     fn decode(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         let (id, flags, joins, held) = (fields.u64()?, fields.byte()?, fields.byte()?, fields.byte()?);
         let has = |flag| flags & flag != 0;
-        let time_limit = Some(fields.u64()?).filter(|micros| *micros != NO_LIMIT).map(Duration::from_micros);
+        let mut time = || Ok(Some(fields.u64()?).filter(|micros| *micros != NO_LIMIT).map(Duration::from_micros));
+        let (time_limit, start_by) = (time()?, time()?);
         let private_directories = if has(PRIVATE_DIRECTORIES) { Some(fields.u64()?) } else { None };
         let credentials = match has(CREDENTIALS) {
             true => {
@@ -308,6 +313,7 @@ impl Start {
             survives: has(SURVIVES),
             held,
             time_limit,
+            start_by,
             purpose,
             credentials,
             private_directories,

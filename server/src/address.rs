@@ -27,6 +27,17 @@ pub enum ListenAddress {
     Systemd,
 }
 
+impl ListenAddress {
+    /// The system chooses its port.
+    pub(crate) fn has_free_port(&self) -> bool {
+        match self {
+            Self::Tcp(address) => address.ends_with(":0"),
+            Self::Vsock { port, .. } => *port == 0,
+            Self::Unix(_) | Self::Systemd => false,
+        }
+    }
+}
+
 impl FromStr for ListenAddress {
     type Err = String;
 

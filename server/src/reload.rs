@@ -74,6 +74,10 @@ impl ReloadState {
     fn set(&self, fails: bool) {
         self.fails.store(fails, Ordering::Relaxed);
     }
+
+    fn fails(&self) -> bool {
+        self.fails.load(Ordering::Relaxed)
+    }
 }
 
 /// The states of all that an agent reloads.
@@ -88,8 +92,8 @@ impl ReloadStates {
     /// What is reloaded, each once and in order, and whether that fails.
     pub(crate) fn all(&self) -> BTreeMap<&'static str, bool> {
         let mut all = BTreeMap::new();
-        for ReloadState { what, fails } in &self.0 {
-            *all.entry(*what).or_default() |= fails.load(Ordering::Relaxed);
+        for state in &self.0 {
+            *all.entry(state.what).or_default() |= state.fails();
         }
         all
     }
@@ -157,7 +161,8 @@ impl<S: Source> Watched<S> {
             // several files are not replaced atomically: while they still change, wait for the next check
             let settled = stamps == seen;
             seen = stamps;
-            if !at_once && (!settled || seen == used) {
+            // one that failed may have been about files that were away for a while
+            if !at_once && (!settled || (seen == used && !self.state.fails())) {
                 continue;
             }
             let replaced = self.replace(&workers).await;
@@ -167,7 +172,7 @@ impl<S: Source> Watched<S> {
                 // tried again at the next check: the cause may not show in the files' stamps
                 Err(_) if !at_once && refused.as_ref() == Some(&seen) => {}
                 Err(error) => {
-                    warn!(error, "{} reload failed, keeping the previous one", S::WHAT);
+                    warn!(error, "{} reload failed, keeping what was read before", S::WHAT);
                     refused = Some(seen.clone());
                 }
             }

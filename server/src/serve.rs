@@ -14,7 +14,7 @@ use telexec_proto::v1::execution_service_server::{self, ExecutionServiceServer};
 use telexec_proto::v1::file_service_server::{self, FileServiceServer};
 use telexec_proto::v1::forward_service_server::{self, ForwardServiceServer};
 use tokio::sync::{oneshot, watch};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
@@ -40,6 +40,7 @@ use crate::http2::preface::PendingAdmission;
 use crate::http2::turns::BodyTurns;
 use crate::identity::Identity;
 use crate::invalid::InvalidSetting;
+use crate::listen::bound::BoundSocket;
 use crate::listen::connection_limiter::ConnectionLimiter;
 use crate::listen::descriptors::Descriptors;
 use crate::listen::pending::{PendingConnection, PendingConnections};
@@ -165,7 +166,9 @@ pub async fn serve(
     let _closes = connections.close.clone().drop_guard();
     let mut following = JoinSet::new();
     following.spawn(HELD_MEMORY.give_back());
-    if let Some(listener) = listeners.metrics {
+    let mut metrics_socket = None;
+    if let Some((listener, bound)) = listeners.metrics {
+        metrics_socket = Some(bound);
         let collector = AgentCollector::new(
             &config,
             &stack,
@@ -187,12 +190,13 @@ pub async fn serve(
         following.spawn(tokens.follow(listeners.reload.clone(), workers.clone()));
     }
     following.spawn(audit.clone().follow(listeners.reload));
-    let following_keeper = engine
-        .keeper_responds()
-        .map(|responds| following.spawn(follow_keeper(health.clone(), responds, config.serves_files)));
+    let mut following_keeper = JoinSet::new();
+    if let Some(responds) = engine.keeper_responds() {
+        following_keeper.spawn(follow_keeper(health.clone(), responds, config.serves_files));
+    }
     // last: after a failure to start, the next agent finds them as they were
     continuing.continue_executions();
-    let socket_files = listeners.files;
+    let sockets = listeners.bound;
     let mut accepting = JoinSet::new();
     let count = listeners.all.len();
     for listener in listeners.all {
@@ -238,8 +242,9 @@ pub async fn serve(
     }
     info!(running = engine.running(), "shutting down");
     accepting.shutdown().await;
-    drop(socket_files);
-    following_keeper.iter().for_each(AbortHandle::abort);
+    // of vsock connections wait until there is no keeper
+    sockets.into_iter().for_each(|socket| drop(socket.close()));
+    following_keeper.shutdown().await;
     not_serving(&health).await;
     engine.close();
     // what no one may wait for
@@ -259,8 +264,8 @@ pub async fn serve(
     audit.close().await;
     traces.close(&workers).await;
     engine.leave().await;
-    // the listeners are closed when this returns
     following.shutdown().await;
+    drop(metrics_socket.map(BoundSocket::close));
     Ok(())
 }
 

@@ -127,7 +127,8 @@ Example:
     #[command(
         after_long_help = "\
 Prints a table of the hosts that answer, and on standard error those that do not. RUNNING is the number of \
-executions that run, CERTIFICATE the day on which the agent's certificate expires.
+executions that run, CERTIFICATE the day on which the agent's certificate expires, POLICY the first digits of the SHA-256 of its policy. \
+(reload failed) marks what the agent could not read again after a change: what it read before is in use.
 
 Exit codes: 0 all answered, 1 otherwise, 2 invalid command line or configuration.
 

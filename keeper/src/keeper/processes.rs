@@ -21,7 +21,7 @@ const LONG_RETRY_DELAY: Duration = Duration::from_secs(1);
 const SEARCH_DELAY: Duration = Duration::from_millis(200);
 
 /// On a clock that all processes share, which counts while the machine sleeps.
-fn since_boot() -> Duration {
+pub(super) fn since_boot() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

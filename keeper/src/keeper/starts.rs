@@ -8,6 +8,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use telexec_spawn::{CgroupEntry, Chown, Forked, Image, Step, can_be_born_in_a_cgroup, fork};
 
+use super::processes::since_boot;
 use super::{Keeper, Source};
 use crate::children::{Child, is_cgroup};
 use crate::given::{Given, close_dropped};
@@ -55,6 +56,10 @@ impl Keeper {
     /// Makes the process, now or soon. What becomes of it is seen later.
     pub(super) fn start(&mut self, start: Start, descriptors: Vec<Given>) {
         let id = start.id;
+        // this process was stopped in the meantime
+        if start.start_by.is_some_and(|time| time < since_boot()) {
+            return self.report_not_started(id, (Step::Clone, Errno::CANCELED));
+        }
         match self.permitted(start, descriptors) {
             Ok(permitted) => {
                 if let Some(permitted) = self.start_ahead(permitted) {

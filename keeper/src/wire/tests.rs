@@ -12,9 +12,9 @@ fn a_start() -> impl Strategy<Value = Start> {
     let flags =
         (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), 0..4_u8, 0..4_u8);
     let private = prop::option::of(any::<u64>());
-    let limit = prop::option::of((0..u64::MAX).prop_map(Duration::from_micros));
-    ((any::<u64>(), private, limit), flags, prop::option::of(credentials), texts(), texts(), texts()).prop_map(
-        |((id, private_directories, time_limit), flags, credentials, candidates, argv, environment)| {
+    let time = || prop::option::of((0..u64::MAX).prop_map(Duration::from_micros));
+    ((any::<u64>(), private, time(), time()), flags, prop::option::of(credentials), texts(), texts(), texts()).prop_map(
+        |((id, private_directories, time_limit, start_by), flags, credentials, candidates, argv, environment)| {
             let (terminal, stdin, executable, chown, survives, no_new_privileges, joins, held) = flags;
             Start {
                 id,
@@ -26,6 +26,7 @@ fn a_start() -> impl Strategy<Value = Start> {
                 survives,
                 held,
                 time_limit,
+                start_by,
                 purpose: argv.last().cloned().unwrap_or_default(),
                 credentials,
                 private_directories,

@@ -337,6 +337,9 @@ impl Config {
         if let Some(ListenAddress::Vsock { .. } | ListenAddress::Systemd) = self.metrics_listen {
             return invalid("metrics_listen: expected tcp://host:port or unix:///path.sock");
         }
+        if let Some(listen) = self.repeated_address() {
+            return invalid(&format!("{listen} is listed twice in listen and metrics_listen"));
+        }
         if let Some(endpoint) = &self.otlp_endpoint {
             trace::check(endpoint).map_err(InvalidSetting)?;
         }
@@ -425,9 +428,6 @@ impl Config {
             check_protection(listen, tls.as_ref(), self.insecure)?;
         }
         if let Some(listen) = &self.metrics_listen {
-            if !matches!(listen, ListenAddress::Tcp(_) | ListenAddress::Unix(_)) {
-                return invalid("metrics_listen must be tcp:// or unix://");
-            }
             let tls = tls.as_ref().filter(|source| source.asks_for_certificates());
             check_protection(listen, tls, true).map_err(ConfigError::of_metrics)?;
         }
@@ -442,6 +442,17 @@ impl Config {
         }
         probe.build()?;
         Ok(self.audit.check()?)
+    }
+
+    /// An address that can be bound once only, and is to be bound twice.
+    fn repeated_address(&self) -> Option<&ListenAddress> {
+        let mut seen = Vec::new();
+        let single = self.listen.iter().chain(&self.metrics_listen).filter(|listen| !listen.has_free_port());
+        single.into_iter().find(|listen| {
+            let is_repeated = seen.contains(listen);
+            seen.push(*listen);
+            is_repeated
+        })
     }
 
     /// The limits on requests.

@@ -1,42 +1,45 @@
 //! Bound sockets. With a keeper they are bound before it runs, and each agent inherits them: while there is none, after a crash
-//! or during an upgrade, connections wait in place of being refused.
+//! or during an upgrade, connections wait instead of being refused.
 
 use std::ffi::OsString;
 use std::io;
 use std::net::{Shutdown, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::net::accept;
 use serde::{Deserialize, Serialize};
 use socket2::SockRef;
 use telexec_keeper::inherited;
 use telexec_keeper::users::Credentials;
 use tracing::warn;
 
-use super::unix::SocketFile;
+use super::unix::{FileId, SocketFile};
 use super::{BindError, ListenAddress, raise_backlog, unix, vsock};
 use crate::config::{Config, SocketMode};
 use crate::process::thread_of_user::as_user;
 
 /// The variable that says which sockets are inherited.
-const VARIABLE: &str = "TELEXEC_SOCKETS";
+pub(crate) const VARIABLE: &str = "TELEXEC_SOCKETS";
 
-/// A socket that listens. Dropping it closes it, and removes its file.
+/// A socket that listens. Dropping it closes it here, and removes its file if it was bound here.
 #[derive(Debug)]
 pub(crate) struct BoundSocket {
     /// As configured.
-    pub(super) listen: ListenAddress,
-    pub(super) socket: OwnedFd,
+    listen: ListenAddress,
+    socket: OwnedFd,
     /// `None`: it is no Unix socket.
-    pub(super) file: Option<SocketFile>,
+    file: Option<SocketFile>,
 }
 
-/// A socket that is passed on, as the variable has it.
+/// A socket that is inherited, as the variable has it.
 #[derive(Debug, Serialize, Deserialize)]
-struct Passed {
+struct SocketRecord {
     address: String,
     descriptor: RawFd,
-    inode: Option<u64>,
+    file: Option<FileId>,
 }
 
 impl BoundSocket {
@@ -63,39 +66,56 @@ impl BoundSocket {
     }
 
     /// One that an agent before this one may have used. `None`: it is to be bound again.
-    fn resume(passed: Passed, mode: SocketMode) -> Option<Self> {
-        let socket = inherited(passed.descriptor).inspect_err(|error| warn!(%error, "a socket is bound again")).ok()?;
-        let listen: ListenAddress = passed.address.parse().ok()?;
-        let file = match (&listen, passed.inode) {
-            (ListenAddress::Unix(path), Some(inode)) => Some(SocketFile::new(path.clone(), inode)),
+    fn inherit(record: SocketRecord, mode: SocketMode) -> Option<Self> {
+        let socket = inherited(record.descriptor).inspect_err(|error| warn!(%error, "a socket is bound again")).ok()?;
+        let listen: ListenAddress = record.address.parse().ok()?;
+        let file = match (&listen, record.file) {
+            (ListenAddress::Unix(path), Some(id)) => Some(SocketFile::inherited(path.clone(), id)),
             _ => None,
         };
         let bound = Self { listen, socket, file };
         if bound.is_usable(mode) {
             return Some(bound);
         }
-        bound.close();
+        // nobody is to wait for it
+        let _ = bound.close();
         None
     }
 
     /// It listens, and others can connect to it, as far as its file is to let them.
     fn is_usable(&self, mode: SocketMode) -> bool {
         let has_file = || self.file.as_ref().is_none_or(|file| file.is_there() && file.set_mode(mode).is_ok());
-        // the process that others see to listen is that which called listen(2) last
-        SockRef::from(&self.socket).is_listener().unwrap_or(false) && has_file() && raise_backlog(&self.socket).is_ok()
+        // the process that others see to listen is the one that last called listen(2)
+        self.listens() && has_file() && raise_backlog(&self.socket).is_ok()
     }
 
-    pub(super) fn into_parts(self) -> (OwnedFd, Option<SocketFile>) {
-        (self.socket, self.file)
+    /// It was not shut down, which a Unix socket shows by POLLHUP only.
+    fn listens(&self) -> bool {
+        let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
+        let answer = poll(&mut polled, Some(&Timespec::default()));
+        let hung_up = answer.is_err() || polled.iter().any(|socket| socket.revents().contains(PollFlags::HUP));
+        SockRef::from(&self.socket).is_listener().unwrap_or(false) && !hung_up
     }
 
-    /// Refuses connections, although the keeper has it too.
-    fn close(self) {
-        let closed = SockRef::from(&self.socket).shutdown(Shutdown::Both);
-        // vsock cannot be shut down
-        if let (Err(error), ListenAddress::Vsock { .. }) = (closed, &self.listen) {
-            warn!(address = %self.listen, %error, "connections to an address that was removed wait until telexecd is restarted");
+    /// The same socket, to serve it; this closes it.
+    ///
+    /// # Errors
+    /// There are no more descriptors.
+    pub(super) fn try_clone(&self) -> io::Result<OwnedFd> {
+        self.socket.try_clone()
+    }
+
+    /// Removes its file, and refuses connections from now on, although the keeper has it too. The error, if that cannot be: vsock
+    /// cannot be shut down.
+    pub(crate) fn close(self) -> io::Result<()> {
+        if let Some(file) = &self.file {
+            file.remove();
         }
+        SockRef::from(&self.socket).shutdown(Shutdown::Both)?;
+        // those that wait in a Unix socket would do so until it is closed everywhere
+        fcntl_setfl(&self.socket, OFlags::NONBLOCK)?;
+        while accept(&self.socket).is_ok() {}
+        Ok(())
     }
 }
 
@@ -127,13 +147,13 @@ impl KeptSockets {
     /// # Errors
     /// A descriptor cannot be changed.
     pub(crate) fn pass(&self) -> io::Result<(&'static str, OsString)> {
-        let mut passed = Vec::new();
+        let mut records = Vec::new();
         for BoundSocket { listen, socket, file } in &self.0 {
             fcntl_setfd(socket.as_fd(), FdFlags::empty())?;
-            let inode = file.as_ref().map(SocketFile::inode);
-            passed.push(Passed { address: listen.to_string(), descriptor: socket.as_raw_fd(), inode });
+            let file = file.as_ref().map(SocketFile::id);
+            records.push(SocketRecord { address: listen.to_string(), descriptor: socket.as_raw_fd(), file });
         }
-        Ok((VARIABLE, serde_json::to_string(&passed)?.into()))
+        Ok((VARIABLE, serde_json::to_string(&records)?.into()))
     }
 }
 
@@ -142,11 +162,25 @@ impl KeptSockets {
 pub(super) struct Inherited(Vec<BoundSocket>);
 
 impl Inherited {
-    /// To be called once. Without the variable there are none. Files of Unix sockets get this mode.
-    pub(super) fn find(mode: SocketMode) -> Self {
-        let text = std::env::var(VARIABLE).unwrap_or_default();
-        let passed: Vec<Passed> = serde_json::from_str(&text).unwrap_or_default();
-        Self(passed.into_iter().filter_map(|passed| BoundSocket::resume(passed, mode)).collect())
+    /// Those for the addresses of this configuration; others are closed, so that they are not in the way of new ones. To be
+    /// called once. Without the variable there are none.
+    pub(super) fn find(config: &Config) -> Self {
+        let Ok(text) = std::env::var(VARIABLE) else { return Self::default() };
+        let records: Vec<SocketRecord> = serde_json::from_str(&text)
+            .inspect_err(|error| warn!(%error, "{VARIABLE}: no sockets are inherited"))
+            .unwrap_or_default();
+        let mut wanted: Vec<_> = config.listen.iter().chain(&config.metrics_listen).collect();
+        let mut this = Self::default();
+        for bound in records.into_iter().filter_map(|record| BoundSocket::inherit(record, config.socket_mode)) {
+            match wanted.iter().position(|listen| **listen == bound.listen) {
+                Some(at) => {
+                    wanted.swap_remove(at);
+                    this.0.push(bound);
+                }
+                None => close_removed(bound),
+            }
+        }
+        this
     }
 
     /// The one for this address, or a new one.
@@ -159,9 +193,24 @@ impl Inherited {
             None => BoundSocket::bind(listen, mode),
         }
     }
+}
 
-    /// What is left is not in the configuration any more.
-    pub(super) fn close(self) {
-        self.0.into_iter().for_each(BoundSocket::close);
+fn close_removed(bound: BoundSocket) {
+    let address = bound.listen.clone();
+    if let Err(error) = bound.close() {
+        warn!(%address, %error, "connections to this address, which was removed from the configuration, wait until telexecd is restarted");
+    }
+}
+
+/// Whether an agent that has this address could pass it on.
+///
+/// # Errors
+/// The file of its socket was replaced by one that no socket can replace.
+pub(crate) fn check(listen: &ListenAddress) -> Result<(), BindError> {
+    match listen {
+        ListenAddress::Unix(path) => {
+            unix::check(path).map(drop).map_err(|source| BindError::Io { listen: listen.clone(), source })
+        }
+        ListenAddress::Tcp(_) | ListenAddress::Vsock { .. } | ListenAddress::Systemd => Ok(()),
     }
 }

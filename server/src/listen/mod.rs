@@ -10,16 +10,16 @@ mod unix;
 pub(crate) mod vsock;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use socket2::SockRef;
 use tokio::net::{TcpStream, UnixStream};
 use tokio_vsock::VsockStream;
 
-use self::bound::Inherited;
+use self::bound::{BoundSocket, Inherited};
 use self::tcp::Tcp;
-use self::unix::{SocketFile, Unix};
+use self::unix::Unix;
 use self::vsock::Vsock;
 use crate::address::ListenAddress;
 use crate::call::caller::Transport;
@@ -67,16 +67,16 @@ pub enum BindError {
 /// Dropping them closes them and removes the files of Unix sockets.
 pub struct Listeners {
     pub(crate) all: Vec<Listener>,
+    /// Those of these that systemd has not passed: closed when this process ends, but not when it hands over.
+    pub(crate) bound: Vec<BoundSocket>,
     /// For metrics.
-    pub(crate) metrics: Option<Listener>,
-    /// Of Unix sockets. Where this process hands over they are not to be dropped.
-    pub(crate) files: Vec<SocketFile>,
+    pub(crate) metrics: Option<(Listener, BoundSocket)>,
     pub(crate) tls: Option<Tls>,
     pub(crate) reload: Reload,
 }
 
 impl Listeners {
-    /// Binds every address of the configuration.
+    /// Binds every address of the configuration. Blocks while host names are looked up.
     ///
     /// # Errors
     /// The first address that cannot be bound; the others are closed again.
@@ -88,37 +88,39 @@ impl Listeners {
             None => None,
         };
         let mut inherited = match &config.kept_by {
-            Some(_) => Inherited::find(config.socket_mode),
+            Some(_) => Inherited::find(config),
             None => Inherited::default(),
         };
-        let (mut all, mut files) = (Vec::new(), Vec::new());
+        let (mut all, mut bound) = (Vec::new(), Vec::new());
         for listen in &config.listen {
             match listen {
                 ListenAddress::Systemd => {
                     all.extend(systemd::listeners(&tls, config.insecure, config.kept_by.is_some())?)
                 }
                 ListenAddress::Unix(_) | ListenAddress::Tcp(_) | ListenAddress::Vsock { .. } => {
-                    let (bound, file) = inherited.take_or_bind(listen, config.socket_mode)?.into_parts();
-                    files.extend(file);
-                    all.push(Listener::new(listen, bound, tls.clone(), config.insecure)?);
+                    let own = inherited.take_or_bind(listen, config.socket_mode)?;
+                    all.push(Listener::new(listen, &own, tls.clone(), config.insecure)?);
+                    bound.push(own);
                 }
             }
         }
         let metrics = match &config.metrics_listen {
             Some(listen) => {
                 let tls = tls.clone().filter(|_| asks_for_certificates);
-                let (bound, file) = inherited.take_or_bind(listen, config.socket_mode)?.into_parts();
-                files.extend(file);
-                Some(Self::listen_for_metrics(listen, bound, tls)?)
+                let own = inherited.take_or_bind(listen, config.socket_mode)?;
+                Some((Self::listen_for_metrics(listen, &own, tls)?, own))
             }
             None => None,
         };
-        inherited.close();
-        Ok(Self { all, metrics, files, tls, reload: Reload::default() })
+        Ok(Self { all, bound, metrics, tls, reload: Reload::default() })
     }
 
     /// Plaintext on this machine, since metrics hold no secrets; elsewhere only with TLS.
-    fn listen_for_metrics(listen: &ListenAddress, bound: OwnedFd, tls: Option<Tls>) -> Result<Listener, BindError> {
+    fn listen_for_metrics(
+        listen: &ListenAddress,
+        bound: &BoundSocket,
+        tls: Option<Tls>,
+    ) -> Result<Listener, BindError> {
         Listener::new(listen, bound, tls, true).map_err(|error| match error {
             BindError::Config(error) => error.of_metrics().into(),
             error => error,
@@ -140,7 +142,7 @@ impl Listeners {
 
     /// The same for metrics.
     pub fn metrics_address(&self) -> Option<ListenAddress> {
-        self.metrics.as_ref().map(Listener::address)
+        self.metrics.as_ref().map(|(listener, _)| listener.address())
     }
 
     /// Reloads files while [`crate::serve`] runs. Changes of the files are also noticed without it.
@@ -188,8 +190,9 @@ pub(crate) struct Remote {
 }
 
 impl Listener {
-    fn new(listen: &ListenAddress, socket: OwnedFd, tls: Option<Tls>, insecure: bool) -> Result<Self, BindError> {
+    fn new(listen: &ListenAddress, bound: &BoundSocket, tls: Option<Tls>, insecure: bool) -> Result<Self, BindError> {
         let io = |source| BindError::Io { listen: listen.clone(), source };
+        let socket = bound.try_clone().map_err(io)?;
         match listen {
             ListenAddress::Tcp(_) => Tcp::new(socket.into(), listen, tls, insecure).map(Self::Tcp),
             ListenAddress::Vsock { .. } => Vsock::new(socket, insecure).map(Self::Vsock).map_err(io),

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use tokio::net::UnixListener;
 
 use super::{Accepted, BindError, ListenAddress, Remote};
@@ -16,26 +17,46 @@ pub(crate) struct Unix {
     path: PathBuf,
 }
 
-/// The file of a socket. Dropping this removes it.
+/// The file of a socket. Dropping this removes it, unless it is inherited.
 #[derive(Debug)]
-pub(crate) struct SocketFile {
+pub(super) struct SocketFile {
     path: PathBuf,
+    id: FileId,
+    is_inherited: bool,
+}
+
+/// A file on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct FileId {
+    device: u64,
     inode: u64,
 }
 
+impl FileId {
+    fn of(path: &Path) -> io::Result<Self> {
+        let found = std::fs::symlink_metadata(path)?;
+        Ok(Self { device: found.dev(), inode: found.ino() })
+    }
+}
+
 impl SocketFile {
-    pub(super) fn new(path: PathBuf, inode: u64) -> Self {
-        Self { path, inode }
+    pub(super) fn inherited(path: PathBuf, id: FileId) -> Self {
+        Self { path, id, is_inherited: true }
     }
 
-    pub(super) fn inode(&self) -> u64 {
-        self.inode
+    pub(super) fn id(&self) -> FileId {
+        self.id
     }
 
     /// Nobody has removed or replaced it.
     pub(super) fn is_there(&self) -> bool {
-        std::fs::symlink_metadata(&self.path)
-            .is_ok_and(|found| found.ino() == self.inode && found.file_type().is_socket())
+        FileId::of(&self.path).is_ok_and(|found| found == self.id)
+    }
+
+    pub(super) fn remove(&self) {
+        if self.is_there() {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 
     /// # Errors
@@ -47,8 +68,8 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if self.is_there() {
-            let _ = std::fs::remove_file(&self.path);
+        if !self.is_inherited {
+            self.remove();
         }
     }
 }
@@ -65,8 +86,8 @@ pub(super) fn bind(listen: &ListenAddress, path: &Path, mode: SocketMode) -> Res
     })?;
     make_directory(listen, path)?;
     let socket = std::os::unix::net::UnixListener::bind(path).map_err(io)?;
-    let inode = std::fs::symlink_metadata(path).map_err(io)?.ino();
-    let file = SocketFile::new(path.to_owned(), inode);
+    let id = FileId::of(path).map_err(io)?;
+    let file = SocketFile { path: path.to_owned(), id, is_inherited: false };
     // until then others can connect, but are refused by their credentials or the policy
     file.set_mode(mode).map_err(io)?;
     Ok((socket.into(), file))
@@ -99,13 +120,24 @@ fn make_directory(listen: &ListenAddress, path: &Path) -> Result<(), BindError> 
 
 /// Removes a socket file that no process listens on.
 fn remove_stale(path: &Path) -> io::Result<()> {
+    if !check(path)? {
+        return Ok(());
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+        _ => Err(io::ErrorKind::AddrInUse.into()),
+    }
+}
+
+/// Whether there is a socket.
+///
+/// # Errors
+/// There is another file.
+pub(super) fn check(path: &Path) -> io::Result<bool> {
     match std::fs::symlink_metadata(path) {
-        Ok(metadata) if metadata.file_type().is_socket() => match std::os::unix::net::UnixStream::connect(path) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
-            _ => Err(io::ErrorKind::AddrInUse.into()),
-        },
+        Ok(metadata) if metadata.file_type().is_socket() => Ok(true),
         Ok(_) => Err(io::Error::new(io::ErrorKind::AlreadyExists, "the path exists, but is not a socket")),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
 }

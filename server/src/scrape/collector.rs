@@ -90,6 +90,14 @@ impl AgentCollector {
             "what",
             self.reloads.all().into_iter().map(|(what, fails)| (what, f64::from(u8::from(fails)))),
         )?;
+        if let Some(responds) = self.engine.keeper_responds() {
+            let fails = !*responds.borrow();
+            encoder.gauge(
+                "telexec_keeper_failing",
+                "1: the keeper does not respond, and nothing can be started",
+                f64::from(u8::from(fails)),
+            )?;
+        }
         encoder.counter("telexec_log_dropped_lines", "Lines of the log that were lost", logging::dropped() as f64)?;
         if let Some((missing, fails)) = self.audit.faults() {
             encoder.counter("telexec_audit_dropped", "Records that are missing in the audit log", missing as f64)?;

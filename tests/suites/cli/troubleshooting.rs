@@ -315,7 +315,7 @@ async fn of_policies_in_files() {
     std::fs::write(agent.policy(), "permit(").unwrap();
     agent.signal(rustix::process::Signal::HUP);
     until("a failed reload", async || agent.log().contains("policy reload failed")).await;
-    shows("policy reload failed, keeping the previous one", &agent.log());
+    shows("policy reload failed, keeping what was read before", &agent.log());
 
     let directory = telexec_tests::directory();
     let check = async |policy: &str| {

@@ -10,6 +10,8 @@ use telexec_tests::{
     Agent, MARK, Syslog, children, exit_of, is_root, marker, processes_with, run, stop, telexecd, until, within,
 };
 
+use crate::cli::troubleshooting::shows;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn it_ends_in_an_orderly_way_with_its_agent() {
     for signal in [Signal::TERM, Signal::INT] {
@@ -124,18 +126,21 @@ async fn without_a_keeper_that_responds_starts_fail_and_the_agent_does_not_serve
     let executor = connected.executor();
     run(&executor, Command::argv(["true"])).await.unwrap();
     stop(agent.pid()).await;
-    let sleep = || Command::argv(["sleep", "300"]).env(MARK, &mark);
+    let ran = agent.directory().join("ran");
+    let sleep = || Command::shell(format!("touch {}; sleep 300", ran.display())).env(MARK, &mark);
     let failed = run(&executor, sleep()).await.unwrap_err().to_string();
-    assert!(failed.contains("does not respond") && failed.contains("its start was given up"), "{failed}");
-    assert!(!connected.ping().await.unwrap().serving);
+    shows("the agent's keeper does not respond", &failed);
+    assert!(failed.contains("; gave up waiting for the start"), "{failed}");
+    until("it does not serve", async || !connected.ping().await.unwrap().serving).await;
     let failed = run(&executor, sleep()).await.unwrap_err().to_string();
     assert!(failed.contains("does not respond") && failed.ends_with("nothing ran"), "{failed}");
-    assert!(agent.log().contains("the keeper does not respond"), "{}", agent.log());
+    until("that is logged", async || agent.log().contains("the keeper does not respond")).await;
+    shows("the keeper does not respond: nothing can be started", &agent.log());
     agent.signal(Signal::CONT);
     until("it serves", async || connected.ping().await.unwrap().serving).await;
     assert_eq!(run(&executor, Command::argv(["echo", "hi"])).await.unwrap().text(), "hi\n");
-    until("nothing is left", async || processes_with(&mark).is_empty()).await;
-    assert!(agent.log().contains("the keeper responds again"), "{}", agent.log());
+    until("that is logged", async || agent.log().contains("the keeper responds again")).await;
+    assert!(processes_with(&mark).is_empty() && !ran.exists());
 }
 
 #[test]

@@ -4,8 +4,10 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use std::time::Duration;
+
 use rustix::process::{Pid, Signal, kill_process};
-use telexec_executor::Command;
+use telexec_executor::{Command, Executor, TerminalSize};
 use telexec_tests::{Agent, Hierarchy, is_root, run, stop, until, within};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -61,11 +63,94 @@ async fn no_connection_is_refused_from_one_agent_to_the_next() {
     let connections = async {
         loop {
             connect(agent.uris()).await.unwrap();
+            // no more wait than net.core.somaxconn lets
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     tokio::select! {
         () = change => {}
         never = connections => never,
+    }
+}
+
+/// Nor after an agent that could not start.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_cannot_start_leaves_the_sockets() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent.sock");
+    let listen = |more: &str| format!("insecure = true\nlisten = [\"unix://{}\"{more}]", path.display());
+    let agent = Agent::builder().kept().config(listen("")).listen_as_configured(1).start();
+    run(&agent.executor().await, Command::argv(["true"])).await.unwrap();
+    let config = agent.directory().join("telexecd.toml");
+    let inode = || std::fs::symlink_metadata(&path).unwrap().ino();
+    let before = inode();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let in_use = std::net::TcpListener::bind(taken).unwrap();
+    std::fs::write(&config, listen(&format!(", \"tcp://{taken}\""))).unwrap();
+    crash(serving(&agent).unwrap());
+    until("the next one cannot start", async || agent.log().contains("Address already in use")).await;
+    drop(in_use);
+    assert_eq!(run(&agent.executor().await, Command::argv(["echo", "hi"])).await.unwrap().text(), "hi\n");
+    assert_eq!(inode(), before);
+}
+
+/// While it ends what runs, which may take long.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_ends_refuses_connections() {
+    let (agent, _directory) = listens_everywhere();
+    let executor = agent.executor().await;
+    let _running = within(executor.execute(Command::argv(["sleep", "300"]).build().unwrap())).await.unwrap();
+    agent.signal(Signal::TERM);
+    for uri in agent.uris() {
+        until("it refuses connections", async || connect(std::slice::from_ref(uri)).await.is_err()).await;
+    }
+    assert!(Path::new(&format!("/proc/{}", agent.pid())).exists());
+}
+
+/// As an agent may leave it that is not root.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_that_was_shut_down_is_bound_again() {
+    let agent = Agent::builder().kept().start();
+    run(&agent.executor().await, Command::argv(["true"])).await.unwrap();
+    let dying = serving(&agent).unwrap();
+    let shut_down = "import os, socket, sys
+pid = os.pidfd_open(int(sys.argv[1]))
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+for number in os.listdir(f'/proc/{sys.argv[1]}/fd'):
+    copy = libc.syscall(438, pid, int(number), 0)
+    if copy < 0: continue
+    try: found = socket.socket(fileno=copy)
+    except OSError: continue
+    if found.family == socket.AF_UNIX and found.getsockname() == sys.argv[2]: found.shutdown(socket.SHUT_RDWR)";
+    let mut python = std::process::Command::new("python3");
+    let arguments = ["-c", shut_down, &dying.to_string(), agent.address()];
+    assert!(python.args(arguments).status().unwrap().success());
+    assert!(connect(agent.uris()).await.is_err());
+    crash_and_wait(&agent).await;
+    assert_eq!(run(&agent.executor().await, Command::argv(["echo", "hi"])).await.unwrap().text(), "hi\n");
+}
+
+/// Where they are in the way of one that is new.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_that_is_written_otherwise_is_bound_again() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let listen = |host| format!("insecure = true\nlisten = [\"tcp://{host}:{free}\"]");
+    let agent = Agent::builder().kept().config(listen("127.0.0.1")).listen_as_configured(1).start();
+    run(&agent.executor().await, Command::argv(["true"])).await.unwrap();
+    std::fs::write(agent.directory().join("telexecd.toml"), listen("localhost")).unwrap();
+    crash_and_wait(&agent).await;
+    run(&agent.executor().await, Command::argv(["true"])).await.unwrap();
+}
+
+/// They are for the agents alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_command_has_them() {
+    let agent = Agent::builder().kept().start();
+    let (executor, size) = (agent.executor().await, TerminalSize::new(80, 24).unwrap());
+    for command in [Command::shell("ls -l /proc/$$/fd"), Command::shell("ls -l /proc/$$/fd").terminal(size)] {
+        let listed = run(&executor, command).await.unwrap();
+        assert!(listed.text().contains("1 -> ") && !listed.text().contains("socket:"), "{}", listed.text());
     }
 }
 
@@ -85,8 +170,8 @@ async fn an_address_that_was_removed_refuses_connections() {
         std::fs::write(&config, text.replace(&listen(&others), &listen(&others[round..=round]))).unwrap();
         hand_over_and_wait(&agent).await;
         connect(&others[round..=round]).await.unwrap();
-        let removed = &others[1 - round..2 - round];
-        assert!(connect(removed).await.is_err(), "{removed:?}");
+        let refused = connect(&others[1 - round..2 - round]).await.unwrap_err();
+        assert!(matches!(refused, ErrorKind::ConnectionRefused | ErrorKind::NotFound), "{refused}");
         assert!(round == 0 || !path.exists());
         // it can come back
         std::fs::write(&config, &text).unwrap();

@@ -208,6 +208,7 @@ async fn a_program_that_would_not_serve_is_refused_before() {
         ("keeper_syslog = \"/dev/log\"", "keeper_syslog has changed"),
         ("keeper = \"x\"", "keeper"),
         (&*format!("metrics_listen = \"tcp://{address}\""), "in use"),
+        (&*format!("metrics_listen = {:?}", scene.agent.uri()), "is listed twice"),
     ] {
         std::fs::write(&config, format!("{text}\n{setting}\n")).unwrap();
         let output = scene.upgrade().await;
@@ -220,11 +221,34 @@ async fn a_program_that_would_not_serve_is_refused_before() {
         assert!(scene.agent.log().lines().last().unwrap().contains(reason), "{setting}: {}", scene.agent.log());
     }
     assert_eq!(serving(&scene.agent), Some(before));
+    // the file of the socket that it would have
+    let (path, aside) = (scene.agent.address().to_owned(), scene.agent.directory().join("aside"));
+    std::fs::write(&config, &text).unwrap();
+    std::fs::rename(&path, &aside).unwrap();
+    std::fs::write(&path, "").unwrap();
+    let output = scene.upgrade().await;
+    assert!(said(&output).contains("is not a socket") && !output.status.success(), "{}", said(&output));
+    std::fs::rename(&aside, &path).unwrap();
+    assert_eq!(serving(&scene.agent), Some(before));
     assert_eq!(run(&scene.agent.executor().await, Command::argv(["echo", "hi"])).await.unwrap().text(), "hi\n");
     // what it has itself is no obstacle
     std::fs::write(&config, text).unwrap();
     let output = scene.upgrade().await;
     assert!(output.status.success(), "{}{}", said(&output), scene.agent.log());
+}
+
+/// Nothing could start the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_keeper_that_is_stopped_is_handed_nothing() {
+    let scene = Scene::start(Agent::builder().kept());
+    let connected = scene.agent.connect().await;
+    run(&connected.executor(), Command::argv(["true"])).await.unwrap();
+    telexec_tests::stop(scene.agent.pid()).await;
+    let output = scene.upgrade().await;
+    assert!(said(&output).contains("does not respond") && !output.status.success(), "{}", said(&output));
+    assert!(connected.ping().await.unwrap().serving);
+    scene.agent.signal(rustix::process::Signal::CONT);
+    assert_eq!(run(&connected.executor(), Command::argv(["echo", "hi"])).await.unwrap().text(), "hi\n");
 }
 
 /// As a reload of the systemd unit asks for it.

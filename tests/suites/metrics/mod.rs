@@ -17,6 +17,7 @@ use telexec_tests::{
 };
 use tokio::io::AsyncWriteExt;
 
+use crate::cli::troubleshooting::shows;
 use crate::keeper::crash_and_wait;
 
 /// One that is asked on a port of its own.
@@ -187,6 +188,7 @@ async fn a_reload_that_fails_is_reported() {
     std::fs::write(&crl, certs.ca.revocation_list(&[])).unwrap();
     agent.signal(rustix::process::Signal::HUP);
     until("all is read", async || reports(&[]).await.is_some()).await;
+    shows("certificates reload failed, keeping what was read before", &agent.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -19,7 +19,7 @@ async fn metrics() -> BTreeMap<String, BTreeSet<String>> {
     let syslog = "[audit.syslog]\naddress = \"tcp://127.0.0.1:1\"";
     let otlp = "[audit.otlp]\naddress = \"http://127.0.0.1:1\"";
     let audit = format!("[audit]\nfile = {:?}\n{syslog}\n{otlp}", directory.path().join("audit.log"));
-    let agent = metered().mtls(&certs).policy("").config(audit).start();
+    let agent = metered().kept().mtls(&certs).policy("").config(audit).start();
     Scrape::of(&agent).await.metrics()
 }
 

@@ -37,8 +37,8 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 /// From the SIGKILL of this engine at a time limit to that of a keeper, which is for an engine that does not run.
 const KEEPER_DELAY: Duration = Duration::from_secs(2);
 
-const NO_ANSWER: &str =
-    "the agent's keeper does not respond, and nothing can be started without it: is it stopped, or its cgroup frozen?";
+const NOT_RESPONDING: &str =
+    "the agent's keeper does not respond (is it stopped, or its cgroup frozen?), and nothing can be started without it";
 
 /// A main process that runs.
 pub(crate) struct Main {
@@ -162,7 +162,7 @@ impl Starter<'_> {
     /// Waits for its turn and for its process, no longer than the call lasts.
     async fn spawn(&self, command: Command, ends: CommandEnds, for_keeper: ForKeeper) -> Result<Spawned, NotStarted> {
         if self.shared.kept.as_ref().is_some_and(|kept| !kept.responding.responds()) {
-            return Err(no_answer().into());
+            return Err(not_responding().into());
         }
         let given_up = self.given_up();
         tokio::pin!(given_up);
@@ -201,7 +201,7 @@ impl Starter<'_> {
                 Some(kept) => kept.does_not_respond(reports).await,
                 None => std::future::pending().await,
             }
-            ExecutorError::Internal(format!("{NO_ANSWER}; its start was given up"))
+            ExecutorError::Internal(format!("{NOT_RESPONDING}; gave up waiting for the start"))
         };
         let error = tokio::select! {
             spawned = &mut spawning => {
@@ -282,6 +282,8 @@ impl Shared {
                 ),
                 retry_after: Some(Duration::from_secs(1)),
             },
+            // it has not taken it in time
+            None if self.kept.is_some() && error.errno == libc::ECANCELED => not_responding(),
             None => error.into(),
         }
     }
@@ -405,8 +407,11 @@ fn given_up_late(error: ExecutorError) -> ExecutorError {
     }
 }
 
-fn no_answer() -> ExecutorError {
-    ExecutorError::Exhausted { reason: format!("{NO_ANSWER}; nothing ran"), retry_after: Some(Duration::from_secs(10)) }
+fn not_responding() -> ExecutorError {
+    ExecutorError::Exhausted {
+        reason: format!("{NOT_RESPONDING}; nothing ran"),
+        retry_after: Some(Duration::from_secs(10)),
+    }
 }
 
 fn no_thread() -> ExecutorError {

@@ -14,6 +14,7 @@ use telexec_keeper::{AGENT_USER, NO_NEW_PRIVILEGES, SYSLOG, USERS};
 
 use super::UpgradeError;
 use crate::address::ListenAddress;
+use crate::listen::bound;
 use crate::process::agent_user;
 use crate::process::keeper::check_program;
 use crate::{Config, KeeperMode, Listeners};
@@ -60,12 +61,15 @@ fn command_line(process: u32) -> Option<Vec<Vec<u8>>> {
 /// # Errors
 /// They cannot, and why.
 pub fn check(config: &Config) -> Result<(), UpgradeError> {
+    if let Some(keeper) = config.kept_by.as_ref().filter(|keeper| keeper.is_stuck()) {
+        return Err(UpgradeError::Stuck(keeper.process_id()));
+    }
     let this = Predecessor::this(config);
     let mut arguments = std::env::args_os();
     let program = arguments.next().unwrap_or_default();
     let name = program.to_string_lossy().into_owned();
     let run = |command: &mut Command| -> Result<Output, UpgradeError> {
-        let command = command.env_remove(telexec_keeper::VARIABLE).stdin(Stdio::null());
+        let command = command.env_remove(telexec_keeper::VARIABLE).env_remove(bound::VARIABLE).stdin(Stdio::null());
         command.output().map_err(|source| UpgradeError::Run { program: name.clone(), source })
     };
     this.keeper_program().map_or(Ok(()), check_program)?;
@@ -78,11 +82,17 @@ pub fn check(config: &Config) -> Result<(), UpgradeError> {
     let predecessor = serde_json::to_string(&this).unwrap_or_default();
     let mut next = Command::new(&program);
     let checked = run(next.args(arguments).arg("--check-config").env(PREDECESSOR, predecessor))?;
-    let reason = String::from_utf8_lossy(&checked.stderr);
     match checked.status.success() {
         true => Ok(()),
-        false => Err(UpgradeError::Config { program: name, reason: reason.trim().to_owned() }),
+        false => Err(UpgradeError::Config { program: name, reason: reason(&checked.stderr) }),
     }
+}
+
+/// Of what the program has written, its errors, without the lines of its log.
+fn reason(written: &[u8]) -> String {
+    let written = String::from_utf8_lossy(written);
+    let errors: Vec<_> = written.lines().filter_map(|line| line.strip_prefix("telexecd: ")).collect();
+    if errors.is_empty() { written.trim().to_owned() } else { errors.join("; ") }
 }
 
 /// What an agent would refuse as the next one, with this configuration; nothing, if it is not to be one. Blocks.
@@ -113,6 +123,9 @@ pub fn check_as_next(config: &Config) -> Result<(), UpgradeError> {
         metrics_listen: config.metrics_listen.as_ref().filter(is_new).cloned(),
         ..config.clone()
     };
+    // those that it would take over
+    let kept = before.listen.iter().filter_map(|listen| listen.parse().ok());
+    kept.clone().try_for_each(|listen| bound::check(&listen)).map_err(UpgradeError::Listen)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(UpgradeError::Check)?;
     runtime.block_on(Listeners::bind(&config)).map(drop).map_err(UpgradeError::Listen)
 }

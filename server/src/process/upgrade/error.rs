@@ -30,6 +30,9 @@ pub enum UpgradeError {
         /// What there is.
         ours: String,
     },
+    /// Nothing could be handed over.
+    #[error("the keeper, process {0}, does not respond: is it stopped, or its cgroup frozen?")]
+    Stuck(i32),
     /// It would not start.
     #[error("{program}: would not start: {reason}")]
     Config {
@@ -71,7 +74,7 @@ pub enum UpgradeError {
     Directories(#[from] AgentUserError),
     /// None is to be seen.
     #[error(
-        "no running agent is visible with the state directory {path}: check --config, and run this as root; after a change of state_dir, restart the agent"
+        "no agent with the state directory {path} is running, or may be seen by this user: is telexecd started? check --config, and run this as root; after a change of state_dir, restart the agent"
     )]
     NoAgent {
         /// The directory.

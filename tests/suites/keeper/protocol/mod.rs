@@ -26,8 +26,8 @@ def life():
     return os.path.getsize(lives)
 def text(value): return struct.pack("<I", len(value)) + value
 def texts(values): return struct.pack("<I", len(values)) + b"".join(map(text, values))
-def start(id, *argv, flags=0, joins=0, held=0, limit=2**64 - 1, purpose=b"test", env=(), cgroup=b"", ids=b""):
-    return struct.pack("<BQBBBQ", 3, id, flags, joins, held, limit) + ids + text(purpose) + text(b"/") + text(cgroup) + texts([argv[0]]) + texts(argv) + texts(env)
+def start(id, *argv, flags=0, joins=0, held=0, limit=2**64 - 1, by=2**64 - 1, purpose=b"test", env=(), cgroup=b"", ids=b""):
+    return struct.pack("<BQBBBQQ", 3, id, flags, joins, held, limit, by) + ids + text(purpose) + text(b"/") + text(cgroup) + texts([argv[0]]) + texts(argv) + texts(env)
 def ask(message, *descriptors): socket.send_fds(keeper, [message], descriptors)
 def ready(): ask(b"\0")
 def stopping(): ask(b"\1")
@@ -192,6 +192,23 @@ stopping()
 }
 
 /// An error, and the keeper goes on.
+/// Whoever waited for it has given up.
+#[tokio::test]
+async fn what_comes_too_late_is_not_started() {
+    let agent = r#"
+import time
+ready()
+now = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+ask(start(1, b"/bin/true", by=now - 1), into, into)
+assert heard() == ("not started", 1, 0, 125), "ECANCELED"
+runs(2, b"/bin/true", by=now + 60_000_000)
+assert heard() == ("exited", 2, 1, 0, 0)
+release(2)
+stopping()
+"#;
+    holds(agent).await;
+}
+
 #[tokio::test]
 async fn what_cannot_be_started_is_refused() {
     holds(

@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::time::{Duration, Instant};
 
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::ioctl::{Getter, Opcode, ioctl};
@@ -24,8 +25,14 @@ use tracing::{error, warn};
 
 use super::control::{self, Ended};
 use super::responding::Responding;
+use crate::boot_time::boot_time;
 use crate::lock::{lock, wait};
 use crate::wait::RETRY_DELAY;
+
+/// Of a keeper that is asked to have another agent take the place of this one.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Until it takes a start: less than what waits for that does, before it gives up.
+const START_LIMIT: Duration = Duration::from_secs(12);
 
 /// The keeper of this process, if it has one: it starts what an engine runs, and knows how that ended. See
 /// [`LocalConfig::keeper`](crate::LocalConfig::keeper). For one engine.
@@ -81,6 +88,11 @@ impl Keeper {
         socket_peercred(&*self.channel).ok().map(|peer| peer.pid)
     }
 
+    /// Its process; 0: not known.
+    pub fn process_id(&self) -> i32 {
+        self.pid().map_or(0, |pid| pid.as_raw_nonzero().get())
+    }
+
     /// The user that it runs as: also what it starts, where nothing else is asked for.
     pub(crate) fn uid(&self) -> u32 {
         socket_peercred(&*self.channel).map_or_else(|_| geteuid().as_raw(), |peer| peer.uid.as_raw())
@@ -91,17 +103,32 @@ impl Keeper {
         self.uid() != geteuid().as_raw()
     }
 
-    /// It has not read all that it was asked. See SIOCOUTQ in unix(7).
+    /// It has not read all that it was asked. SIOCOUTQ is as in tcp(7); of a Unix socket, it is the memory that this takes.
     fn has_unread(&self) -> bool {
-        // SAFETY: the request writes one int, the number of bytes.
+        // SAFETY: the request writes one int.
         let unread = unsafe { ioctl(&*self.channel, Getter::<{ libc::TIOCOUTQ as Opcode }, libc::c_int>::new()) };
         unread.is_ok_and(|bytes| bytes > 0)
+    }
+
+    /// Whether it is stopped, or does not read what it is asked for a second. Blocks.
+    pub fn is_stuck(&self) -> bool {
+        let until = Instant::now() + RESPONSE_TIMEOUT;
+        while self.has_unread() && Instant::now() < until {
+            std::thread::sleep(RETRY_DELAY);
+        }
+        self.has_unread() || self.pid().is_some_and(is_stopped)
     }
 
     /// Waits until there is room. One that is gone is seen elsewhere.
     fn ask(&self, request: &Request) {
         let _ = self.channel.request(request, &[]);
     }
+}
+
+/// By a signal or a debugger. See proc_pid_stat(5).
+fn is_stopped(process: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }
 
 /// What a keeper has of one engine.
@@ -266,7 +293,7 @@ impl Kept {
         self.insert(self.next.fetch_add(1, Ordering::Relaxed), State::Expected)
     }
 
-    /// Returns when the keeper does not respond, which had reported so much before.
+    /// Returns when the keeper does not respond, and has reported nothing since there were so many reports.
     pub(crate) async fn does_not_respond(&self, reports: u64) {
         self.responding.lost(reports, || self.keeper.has_unread()).await;
     }
@@ -285,7 +312,8 @@ impl Kept {
         if matches!(*state, State::Unwanted) {
             return Err((Step::Clone, Errno::CANCELED));
         }
-        let request = Request::Start(Box::new(Start { id: child.id, ..start }));
+        let start_by = Some(boot_time().saturating_add(START_LIMIT));
+        let request = Request::Start(Box::new(Start { id: child.id, start_by, ..start }));
         let errno = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
         self.keeper.channel.request(&request, descriptors).map_err(|error| (Step::Clone, errno(error)))?;
         loop {

@@ -24,7 +24,7 @@ impl Responding {
 
     /// It has reported something.
     pub(crate) fn reported(&self) {
-        self.reports.fetch_add(1, Ordering::Relaxed);
+        self.reports.fetch_add(1, Ordering::AcqRel);
         let resumed = self.responds.send_if_modified(|responds| !std::mem::replace(responds, true));
         if resumed {
             info!("the keeper responds again");
@@ -33,7 +33,7 @@ impl Responding {
 
     /// How much it has reported.
     pub(crate) fn reports(&self) -> u64 {
-        self.reports.load(Ordering::Relaxed)
+        self.reports.load(Ordering::Acquire)
     }
 
     /// Whether it does, as far as is known.
@@ -46,7 +46,7 @@ impl Responding {
         self.responds.subscribe()
     }
 
-    /// Returns when it does not: it reports nothing, where it had reported so much, and does not read what it is asked.
+    /// Returns when it does not: it has reported nothing since there were so many reports, and does not read what it is asked.
     pub(crate) async fn lost(&self, mut reports: u64, has_unread: impl Fn() -> bool) {
         let mut looks = 0;
         while looks < LOOKS {
@@ -55,7 +55,9 @@ impl Responding {
             let is_silent = std::mem::replace(&mut reports, now) == now && has_unread();
             looks = if is_silent { looks + 1 } else { 0 };
         }
-        if self.responds.send_replace(false) {
+        // unless it has reported something in the meantime
+        let is_lost = |responds: &mut bool| self.reports() == reports && std::mem::replace(responds, false);
+        if self.responds.send_if_modified(is_lost) {
             error!("the keeper does not respond: nothing can be started; is it stopped, or its cgroup frozen?");
         }
     }
