@@ -29,13 +29,23 @@ pub enum ListenAddress {
 
 impl ListenAddress {
     /// The system chooses its port.
-    pub(crate) fn has_free_port(&self) -> bool {
+    fn has_free_port(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ends_with(":0"),
             Self::Vsock { port, .. } => *port == 0,
             Self::Unix(_) | Self::Systemd => false,
         }
     }
+}
+
+/// One that can be bound once only, and is to be bound twice.
+pub(crate) fn repeated<'a>(all: impl IntoIterator<Item = &'a ListenAddress>) -> Option<&'a ListenAddress> {
+    let mut seen = Vec::new();
+    all.into_iter().filter(|listen| !listen.has_free_port()).find(|listen| {
+        let is_repeated = seen.contains(listen);
+        seen.push(*listen);
+        is_repeated
+    })
 }
 
 impl FromStr for ListenAddress {

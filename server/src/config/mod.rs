@@ -20,7 +20,7 @@ pub use self::error::ConfigError;
 pub use self::spiffe::SpiffeConfig;
 use self::tls::check_protection;
 pub use self::values::{DefaultUsers, KeeperMode, LogFormat, RequiredContainment, SocketMode};
-use crate::address::ListenAddress;
+use crate::address::{ListenAddress, repeated};
 use crate::audit::{AuditConfig, DestinationConfig};
 use crate::hostname::hostname;
 use crate::invalid::InvalidSetting;
@@ -337,7 +337,7 @@ impl Config {
         if let Some(ListenAddress::Vsock { .. } | ListenAddress::Systemd) = self.metrics_listen {
             return invalid("metrics_listen: expected tcp://host:port or unix:///path.sock");
         }
-        if let Some(listen) = self.repeated_address() {
+        if let Some(listen) = repeated(self.listen.iter().chain(&self.metrics_listen)) {
             return invalid(&format!("{listen} is listed twice in listen and metrics_listen"));
         }
         if let Some(endpoint) = &self.otlp_endpoint {
@@ -442,17 +442,6 @@ impl Config {
         }
         probe.build()?;
         Ok(self.audit.check()?)
-    }
-
-    /// An address that can be bound once only, and is to be bound twice.
-    fn repeated_address(&self) -> Option<&ListenAddress> {
-        let mut seen = Vec::new();
-        let single = self.listen.iter().chain(&self.metrics_listen).filter(|listen| !listen.has_free_port());
-        single.into_iter().find(|listen| {
-            let is_repeated = seen.contains(listen);
-            seen.push(*listen);
-            is_repeated
-        })
     }
 
     /// The limits on requests.

@@ -194,7 +194,11 @@ impl Starter<'_> {
         let turn = async {
             let turn = self.shared.starters.run_with(self.record.counts_for(), self.share.unwrap_or_default(), start);
             if tokio::time::timeout(TURN_TIMEOUT, turn).await.is_err() && !begun.load(Ordering::Acquire) {
-                return no_thread();
+                return if self.shared.kept.as_ref().is_some_and(|kept| kept.has_unread()) {
+                    not_responding()
+                } else {
+                    no_thread()
+                };
             }
             // the start itself sends its result, unless there is no keeper to do it
             match &self.shared.kept {

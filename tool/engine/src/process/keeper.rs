@@ -6,14 +6,14 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, mpsc};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::ioctl::{Getter, Opcode, ioctl};
 use rustix::net::SocketType;
 use rustix::net::sockopt::{socket_peercred, socket_type};
-use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
+use rustix::process::{Pid, geteuid};
 use telexec_executor::Signal;
 use telexec_keeper::channel::{Channel, ReceiveError, Received};
 use telexec_keeper::given::Given;
@@ -23,14 +23,13 @@ use tokio::io::unix::AsyncFd;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
-use super::control::{self, Ended};
-use super::responding::Responding;
+use super::control;
+use super::kept_child::{KeptChild, State};
+use super::responding::{Responding, is_stopped, stays};
 use crate::boot_time::boot_time;
 use crate::lock::{lock, wait};
 use crate::wait::RETRY_DELAY;
 
-/// Of a keeper that is asked to have another agent take the place of this one.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Until it takes a start: less than what waits for that does, before it gives up.
 const START_LIMIT: Duration = Duration::from_secs(12);
 
@@ -110,25 +109,15 @@ impl Keeper {
         unread.is_ok_and(|bytes| bytes > 0)
     }
 
-    /// Whether it is stopped, or does not read what it is asked for a second. Blocks.
+    /// Whether it is stopped, or does not read what it is asked, for a second. Blocks.
     pub fn is_stuck(&self) -> bool {
-        let until = Instant::now() + RESPONSE_TIMEOUT;
-        while self.has_unread() && Instant::now() < until {
-            std::thread::sleep(RETRY_DELAY);
-        }
-        self.has_unread() || self.pid().is_some_and(is_stopped)
+        stays(|| self.has_unread() || self.pid().is_some_and(is_stopped))
     }
 
     /// Waits until there is room. One that is gone is seen elsewhere.
     fn ask(&self, request: &Request) {
         let _ = self.channel.request(request, &[]);
     }
-}
-
-/// By a signal or a debugger. See proc_pid_stat(5).
-fn is_stopped(process: Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }
 
 /// What a keeper has of one engine.
@@ -189,26 +178,6 @@ impl Drop for HeldState {
             self.kept.ask(Request::Forget(self.id));
         }
     }
-}
-
-/// A child of the keeper, from before it exists until it is released.
-#[derive(Debug)]
-pub(crate) struct KeptChild {
-    id: u64,
-    state: Mutex<State>,
-    changed: Condvar,
-    ended: CancellationToken,
-}
-
-#[derive(Debug)]
-enum State {
-    /// It may be made.
-    Expected,
-    /// It is not to be made.
-    Unwanted,
-    Running(Pid),
-    NotStarted(Step, Errno),
-    Ended(Pid, Ended),
 }
 
 impl Kept {
@@ -272,8 +241,7 @@ impl Kept {
     }
 
     fn insert(&self, id: u64, state: State) -> Arc<KeptChild> {
-        let (changed, ended) = (Condvar::new(), CancellationToken::new());
-        let child = Arc::new(KeptChild { id, state: Mutex::new(state), changed, ended });
+        let child = Arc::new(KeptChild::new(id, state));
         lock(&self.children).insert(id, Arc::clone(&child));
         child
     }
@@ -295,7 +263,12 @@ impl Kept {
 
     /// Returns when the keeper does not respond, and has reported nothing since there were so many reports.
     pub(crate) async fn does_not_respond(&self, reports: u64) {
-        self.responding.lost(reports, || self.keeper.has_unread()).await;
+        self.responding.lost(reports, || self.has_unread()).await;
+    }
+
+    /// It has not read all that it was asked.
+    pub(crate) fn has_unread(&self) -> bool {
+        self.keeper.has_unread()
     }
 
     /// Makes the child; returns once it runs its program.
@@ -435,81 +408,6 @@ impl Kept {
                 Ok(Received::End) | Err(_) => return false,
             }
             tokio::task::coop::consume_budget().await;
-        }
-    }
-}
-
-impl KeptChild {
-    fn take(&self, report: Report) {
-        let mut state = lock(&self.state);
-        match (report, &*state) {
-            (Report::Started { pid, .. }, _) => {
-                if let Some(pid) = Pid::from_raw(pid) {
-                    *state = State::Running(pid);
-                }
-            }
-            (Report::NotStarted { step, errno, .. }, _) => {
-                *state = State::NotStarted(step, Errno::from_raw_os_error(errno));
-            }
-            (Report::Exited { exit, at, .. }, State::Running(pid)) => {
-                *state = State::Ended(*pid, Ended { at: Some(at), ..exit.into() });
-                self.ended.cancel();
-            }
-            (Report::Exited { .. } | Report::Held { .. } | Report::AllHeld, _) => {}
-        }
-        drop(state);
-        self.changed.notify_all();
-    }
-
-    /// Its process, while it is not released.
-    fn pid(&self) -> Option<Pid> {
-        match *lock(&self.state) {
-            State::Running(pid) | State::Ended(pid, _) => Some(pid),
-            State::Expected | State::Unwanted | State::NotStarted(..) => None,
-        }
-    }
-
-    /// The keeper is gone, and what it knew. Returns the process, if it runs on.
-    fn lose(&self) -> Option<OwnedFd> {
-        let pid = match *lock(&self.state) {
-            State::Running(pid) => Some(pid),
-            State::Expected | State::Unwanted | State::NotStarted(..) | State::Ended(..) => None,
-        };
-        let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        if pidfd.is_none() {
-            self.end_unknown();
-        }
-        pidfd
-    }
-
-    /// It has ended, and nobody knows how.
-    fn end_unknown(&self) {
-        let mut state = lock(&self.state);
-        *state = match *state {
-            State::Running(pid) => State::Ended(pid, Ended::unknown()),
-            State::Expected | State::Unwanted => State::NotStarted(Step::Clone, Errno::PIPE),
-            State::NotStarted(..) | State::Ended(..) => return,
-        };
-        drop(state);
-        self.ended.cancel();
-        self.changed.notify_all();
-    }
-
-    /// Returns when it has ended.
-    pub(crate) async fn ended(&self) {
-        self.ended.cancelled().await;
-    }
-
-    /// How it has ended.
-    ///
-    /// # Errors
-    /// `WouldBlock` if it has not.
-    pub(crate) fn exit_status(&self) -> io::Result<Ended> {
-        match &*lock(&self.state) {
-            State::Ended(_, ended) => Ok(ended.clone()),
-            State::Expected | State::Unwanted | State::Running(_) | State::NotStarted(..) => {
-                Err(io::ErrorKind::WouldBlock.into())
-            }
         }
     }
 }

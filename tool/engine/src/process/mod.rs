@@ -4,6 +4,7 @@ pub(crate) mod children;
 pub(crate) mod control;
 pub(crate) mod environ;
 pub(crate) mod keeper;
+mod kept_child;
 pub(crate) mod own;
 pub(crate) mod reaper;
 pub(crate) mod requirements;

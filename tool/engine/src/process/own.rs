@@ -9,7 +9,8 @@ use tokio::io::unix::AsyncFd;
 
 use super::children::{DirectCanceller, DirectChild};
 use super::control::{self, Ended};
-use super::keeper::{HeldState, Kept, KeptChild};
+use super::keeper::{HeldState, Kept};
+use super::kept_child::KeptChild;
 
 /// A child of the engine, from before it exists until it is reaped. Dropping it gives the child up: nobody asks for its exit
 /// status any more.

@@ -1,10 +1,13 @@
 //! Whether a keeper responds: one that is stopped, or whose cgroup is frozen, takes no requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::process::Pid;
 use tokio::sync::watch;
 use tracing::{error, info};
+
+use crate::wait::RETRY_DELAY;
 
 /// Between two looks, and how many in a row find requests that it has not read.
 const LOOK_DELAY: Duration = Duration::from_secs(1);
@@ -61,4 +64,25 @@ impl Responding {
             error!("the keeper does not respond: nothing can be started; is it stopped, or its cgroup frozen?");
         }
     }
+}
+
+/// By a signal or a debugger. See proc_pid_stat(5).
+pub(super) fn is_stopped(process: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+}
+
+/// For how long a keeper must not respond that is about to be asked to hand over.
+const STUCK_TIME: Duration = Duration::from_secs(1);
+
+/// Whether this holds for so long. Blocks.
+pub(super) fn stays(is_stuck: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + STUCK_TIME;
+    while is_stuck() {
+        if Instant::now() >= until {
+            return true;
+        }
+        std::thread::sleep(RETRY_DELAY);
+    }
+    false
 }
