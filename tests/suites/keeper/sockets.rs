@@ -11,7 +11,7 @@ use telexec_executor::{Command, Executor, TerminalSize};
 use telexec_tests::{Agent, Hierarchy, is_root, run, stop, until, within};
 use tokio::net::{TcpStream, UnixStream};
 
-use super::{crash, crash_and_wait, hand_over_and_wait, serving};
+use super::{crash, crash_and_wait, serving};
 
 /// Whether one can connect to each of these addresses.
 async fn connect(uris: &[String]) -> Result<(), ErrorKind> {
@@ -30,6 +30,14 @@ fn listens_everywhere() -> (Agent, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let path = format!("unix://{}/agent.sock", directory.path().display());
     (Agent::builder().kept().listen(&path).tcp().start(), directory)
+}
+
+/// Ends the agent by this signal, and waits until the next one listens at so many addresses.
+async fn replace(agent: &Agent, signal: Signal, addresses: usize) {
+    let lines = || agent.log().matches("listening on").count();
+    let before = lines();
+    kill_process(Pid::from_raw(serving(agent).unwrap()).unwrap(), signal).unwrap();
+    until("another agent serves", async || lines() == before + addresses).await;
 }
 
 /// The keeper is stopped, so that no other one is started before that was seen.
@@ -56,8 +64,8 @@ async fn no_connection_is_refused_from_one_agent_to_the_next() {
     let (agent, _directory) = listens_everywhere();
     let change = async {
         for _ in 0..3 {
-            hand_over_and_wait(&agent).await;
-            crash_and_wait(&agent).await;
+            replace(&agent, Signal::USR2, 2).await;
+            replace(&agent, Signal::KILL, 2).await;
         }
     };
     let connections = async {
@@ -168,16 +176,16 @@ async fn an_address_that_was_removed_refuses_connections() {
     for round in 0..2 {
         connect(&others).await.unwrap();
         std::fs::write(&config, text.replace(&listen(&others), &listen(&others[round..=round]))).unwrap();
-        hand_over_and_wait(&agent).await;
+        replace(&agent, Signal::USR2, 1).await;
         connect(&others[round..=round]).await.unwrap();
         let refused = connect(&others[1 - round..2 - round]).await.unwrap_err();
         assert!(matches!(refused, ErrorKind::ConnectionRefused | ErrorKind::NotFound), "{refused}");
         assert!(round == 0 || !path.exists());
         // it can come back
         std::fs::write(&config, &text).unwrap();
-        hand_over_and_wait(&agent).await;
+        replace(&agent, Signal::USR2, 2).await;
         connect(&others).await.unwrap();
-        crash_and_wait(&agent).await;
+        replace(&agent, Signal::KILL, 2).await;
         connect(&others).await.unwrap();
     }
     agent.signal(Signal::TERM);
