@@ -412,10 +412,7 @@ fn given_up_late(error: ExecutorError) -> ExecutorError {
 }
 
 fn not_responding() -> ExecutorError {
-    ExecutorError::Exhausted {
-        reason: format!("{NOT_RESPONDING}; nothing ran"),
-        retry_after: Some(Duration::from_secs(10)),
-    }
+    exhausted(format!("{NOT_RESPONDING}; nothing ran"))
 }
 
 fn no_thread() -> ExecutorError {
