@@ -17,6 +17,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tonic::server::NamedService;
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
@@ -29,7 +30,7 @@ use crate::admission::policy_evaluator::PolicyEvaluator;
 use crate::admission::start_limiter::StartLimiter;
 use crate::approvals::Approvals;
 use crate::approvals::service::ApprovalRpcs;
-use crate::audit::{Audit, AuditError};
+use crate::audit::{Audit, AuditError, Collector, LogsServer};
 use crate::config::{Config, ConfigError};
 use crate::files::FileRpcs;
 use crate::forward::Forwards;
@@ -134,6 +135,7 @@ pub async fn serve(
     let named_commands = config.named_commands()?;
     warn_of_named_commands(named_commands.clone(), config.environment.clone());
     let audit = Audit::open(&config.audit, engine.containment().as_str())?;
+    let collector = config.audit_collector.clone().map(Collector::open).transpose()?;
     let start_limiter = StartLimiter::new(config.max_starts_per_second);
     let evaluator = PolicyEvaluator::new().map_err(ServeError::Engine)?;
     let metrics = Metrics::new(listeners.metrics.is_some());
@@ -160,7 +162,7 @@ pub async fn serve(
     let of_tls = listeners.tls.as_ref().and_then(Tls::reload_state);
     let reloads = ReloadStates::new(of_policy.into_iter().chain(of_tls).chain(tokens.reload_states()));
     let agent = Agent::new(stack.clone(), listeners.tls.clone(), reloads.clone(), &config, SystemTime::now());
-    let routes = routes(&config, &stack, &forwards, agent, &health).await?;
+    let routes = routes(&config, &stack, &forwards, agent, collector.clone(), &health).await?;
     let handshakes = Workers::new("handshakes", 1, policy_evaluator::processors()).map_err(ServeError::Engine)?;
     let connections = Connections::new(routes, handshakes, tokens.clone(), &config, &stack);
     let _closes = connections.close.clone().drop_guard();
@@ -174,6 +176,7 @@ pub async fn serve(
             &stack,
             &connections.connection_limiter,
             &forwards.limiter,
+            collector.clone(),
             listeners.tls.clone(),
             reloads,
         );
@@ -190,6 +193,9 @@ pub async fn serve(
         following.spawn(tokens.follow(listeners.reload.clone(), workers.clone()));
     }
     following.spawn(audit.clone().follow(listeners.reload));
+    if let Some(collector) = collector {
+        following.spawn(collector.follow());
+    }
     let mut following_keeper = JoinSet::new();
     if let Some(responds) = engine.keeper_responds() {
         following_keeper.spawn(follow_keeper(health.clone(), responds, config.serves_files));
@@ -304,10 +310,15 @@ async fn routes(
     stack: &Stack,
     forwards: &Forwards,
     agent: Agent,
+    collector: Option<Collector>,
     health: &HealthReporter,
 ) -> Result<Routes, ServeError> {
     let files = config.serves_files.then(|| FileRpcs::new(stack.clone(), config.max_disconnect_grace));
-    for name in SERVICES.into_iter().chain(files.as_ref().map(|_| file_service_server::SERVICE_NAME)) {
+    let optional = [
+        files.as_ref().map(|_| file_service_server::SERVICE_NAME),
+        collector.as_ref().map(|_| <LogsServer as NamedService>::NAME),
+    ];
+    for name in SERVICES.into_iter().chain(optional.into_iter().flatten()) {
         health.set_service_status(name, ServingStatus::Serving).await;
     }
     let health = HealthRpcs::new(health.clone(), agent.start_time());
@@ -318,6 +329,9 @@ async fn routes(
         .add_service(tonic_health::pb::health_server::HealthServer::new(health));
     if let Some(files) = files {
         routes = routes.add_service(FileServiceServer::new(files));
+    }
+    if let Some(collector) = collector {
+        routes = routes.add_service(LogsServer::new(stack.clone(), collector));
     }
     if config.reflection {
         let reflection = || {
@@ -348,7 +362,8 @@ async fn follow_keeper(health: HealthReporter, mut responds: watch::Receiver<boo
 
 /// All services, and the empty name for the whole agent.
 async fn not_serving(health: &HealthReporter) {
-    for name in SERVICES.into_iter().chain(["", file_service_server::SERVICE_NAME]) {
+    for name in SERVICES.into_iter().chain(["", file_service_server::SERVICE_NAME, <LogsServer as NamedService>::NAME])
+    {
         health.set_service_status(name, ServingStatus::NotServing).await;
     }
 }

@@ -334,7 +334,7 @@ impl Guarded {
             Rpc::ReadFile | Rpc::WriteFile | Rpc::GetFileInfo | Rpc::ListDirectory | Rpc::MakeDirectory => false,
             Rpc::MoveFile | Rpc::RemoveFile | Rpc::GetUpload | Rpc::Transfer | Rpc::ServeSftp => false,
             Rpc::SearchFiles | Rpc::WatchFiles => false,
-            Rpc::ListApprovals | Rpc::GetApproval | Rpc::Approve | Rpc::Reject => false,
+            Rpc::ListApprovals | Rpc::GetApproval | Rpc::Approve | Rpc::Reject | Rpc::ExportLogs => false,
         };
         if has_effect || matches!(reached, Err(ExecutorError::Denied { .. })) {
             let operation = Operation { execution_id: Some(id), action: Some(rpc), ..operation };

@@ -12,7 +12,8 @@ use telexec_executor::text::printable;
 
 use super::Args;
 use crate::audit::{
-    Format, NOT_FOUND, Outcome, Playback, Query, Which, digest, play, search_files, verify_files, verify_recordings,
+    Format, NOT_FOUND, Outcome, Playback, Query, Which, digest, list_collected, play, search_files, verify_files,
+    verify_recordings,
 };
 use crate::config::ConfigError;
 use crate::identity::patterns::NamePatterns;
@@ -129,6 +130,22 @@ telexecd audit play --max-idle 2s /var/log/telexec/audit.log 0198c3a2-7d1e-7c5f-
 telexecd audit play --input /var/log/telexec/audit.log deploy-42 | less"
     )]
     Play(PlayArgs),
+    /// List the audit logs of other agents that are collected here
+    #[command(
+        after_help = "Prints a line per part of a log in which no record is missing: the agent's identity, the numbers of its first and \
+last records, when the last of them was received, and the file, for audit verify, search and show. An agent has more than one part \
+if records were removed there before they were sent, or if its log was begun anew or changed.\n\n\
+Exit codes: 0 listed, 1 there is none, 2 invalid command line, or something cannot be read, 78 no directory is given or \
+configured, or the configuration is invalid.\n\n\
+Examples:\n  \
+telexecd audit collected /var/lib/telexec-collected\n  \
+telexecd audit collected --config /etc/telexec/telexecd.toml"
+    )]
+    Collected {
+        /// Directory of the collector [default: audit_collector.directory of --config]
+        #[arg(value_name = "DIR")]
+        directory: Option<PathBuf>,
+    },
     /// Compute the digest that the audit log records when a command is too long to record in full, or redacted
     #[command(after_help = "Prints what a record of the command has as hmac_key (which key it is) and as \
 command_hmac_sha256: the HMAC-SHA-256 with the key in FILE.key of the shell text, read from standard input to its end, or \
@@ -292,6 +309,13 @@ impl AuditAction {
             Self::Search(search) => search.run(args, out),
             Self::Show { json, log, id } => Ok(show(log, id, *json, out)?),
             Self::Play(args) => Ok(args.run(out)?),
+            Self::Collected { directory } => {
+                let configured = || args.config().map(|config| config.audit_collector.map(|found| found.directory));
+                let directory = directory.clone().map_or_else(configured, |given| Ok(Some(given)))?;
+                let missing = "no DIR is given, and no audit_collector.directory is configured";
+                let directory = directory.ok_or_else(|| ConfigError::from(InvalidSetting(missing.to_owned())))?;
+                Ok(list_collected(&directory, out)?)
+            }
             Self::Digest { log, argv } => {
                 out.write_all(digest_of(log, argv)?.as_bytes())?;
                 Ok(0)

@@ -5,13 +5,15 @@
 //! recorded. `chain` links the lines by hashes, which `verify` checks. `volume` limits how much one caller may fill, with
 //! `retained` as its model of the files; `room` takes what a record needs of that, and `omitted` counts the rest. `writer` is the thread that appends to the files of
 //! `log`, `writer::execution_recorder` observes one execution. `recording` stores what executions are sent and
-//! write, and `play` plays it. `shipping` sends the records elsewhere.
+//! write, and `play` plays it. `shipping` sends the records elsewhere, and `collector` keeps those of other agents.
 
 mod chain;
+mod collector;
 mod command;
 mod config;
 mod ends;
 mod files;
+mod follower;
 mod json;
 mod key;
 mod lines;
@@ -54,6 +56,8 @@ use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
 
+pub use self::collector::CollectorConfig;
+pub(crate) use self::collector::{Collector, CollectorReport, LogsServer, is_collected, list_collected};
 pub(crate) use self::command::clip_line;
 use self::command::{Asked, CommandDescriber};
 pub use self::config::{AuditConfig, Commands, WhenFull};
@@ -110,6 +114,14 @@ pub enum AuditError {
     #[error("cannot keep the audit log in {path}")]
     File {
         /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The directory for the audit logs of other agents cannot be used.
+    #[error("cannot keep the audit logs of other agents in {path}")]
+    Collector {
+        /// The directory.
         path: PathBuf,
         /// The cause.
         source: std::io::Error,

@@ -61,6 +61,25 @@ pub(super) fn open(path: &Path) -> io::Result<Tail> {
     Ok(Tail { file, length, first, last, aside })
 }
 
+/// The last record of a log, which somebody may be writing; `None`: there is none.
+///
+/// # Errors
+/// A file cannot be read.
+pub(super) fn last(path: &Path) -> io::Result<Option<Link>> {
+    let rotated = files::rotated(path)?.into_iter().map(|(_, path)| path);
+    for path in rotated.chain([path.to_owned()]).rev() {
+        let mut file = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            file => file?,
+        };
+        let length = length_of(&file)?;
+        if let Some(last) = last_whole_line(&mut file, length)?.1 {
+            return Ok(Some(last));
+        }
+    }
+    Ok(None)
+}
+
 fn length_of(file: &File) -> io::Result<u64> {
     Ok(file.metadata()?.len())
 }

@@ -21,7 +21,7 @@ pub use self::spiffe::SpiffeConfig;
 use self::tls::check_protection;
 pub use self::values::{DefaultUsers, KeeperMode, LogFormat, RequiredContainment, SocketMode};
 use crate::address::{ListenAddress, repeated};
-use crate::audit::{AuditConfig, DestinationConfig};
+use crate::audit::{AuditConfig, CollectorConfig, DestinationConfig};
 use crate::hostname::hostname;
 use crate::invalid::InvalidSetting;
 use crate::named_command::{NamedCommandConfig, NamedCommands};
@@ -205,6 +205,8 @@ pub struct Config {
     pub worker_threads: usize,
     /// The audit log. Default: none.
     pub audit: AuditConfig,
+    /// Where the audit logs of other agents are kept. Default: they are not accepted.
+    pub audit_collector: Option<CollectorConfig>,
 }
 
 impl Default for Config {
@@ -278,6 +280,7 @@ impl Default for Config {
             reflection: true,
             worker_threads: 1,
             audit: AuditConfig::default(),
+            audit_collector: None,
         }
     }
 }
@@ -441,6 +444,7 @@ impl Config {
             probe = probe.working_directory(path);
         }
         probe.build()?;
+        self.audit_collector.as_ref().map_or(Ok(()), CollectorConfig::check)?;
         Ok(self.audit.check()?)
     }
 

@@ -309,17 +309,17 @@ impl Policy {
 
     /// Whether any rule may permit this caller to do this with some file. Without that no process is started for it.
     pub(crate) fn may_use_files(&self, caller: &Caller, action: FileAction) -> bool {
-        self.may_permit(caller, [action.as_str(), FileAction::GROUP])
+        self.may_permit(caller, &[action.as_str(), FileAction::GROUP])
     }
 
     /// The same of approving or rejecting some start.
     pub(crate) fn may_review(&self, caller: &Caller, rpc: Rpc) -> bool {
-        self.may_permit(caller, [rpc.as_str(), rpc.group()])
+        self.may_permit(caller, &[Some(rpc.as_str()), rpc.group()].into_iter().flatten().collect::<Vec<_>>())
     }
 
     /// Whether a rule about an action, or its group, may permit it to this caller.
-    fn may_permit(&self, caller: &Caller, action: [&str; 2]) -> bool {
-        self.rules_about(caller).any(|(_, rule)| rule.effect == Effect::Permit && rule.is_about_action(&action))
+    fn may_permit(&self, caller: &Caller, action: &[&str]) -> bool {
+        self.rules_about(caller).any(|(_, rule)| rule.effect == Effect::Permit && rule.is_about_action(action))
     }
 
     /// The roles that the configuration and its token give a caller.

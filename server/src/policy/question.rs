@@ -155,9 +155,9 @@ impl Action {
     pub(super) fn of(rpc: Rpc, subject: &Subject<'_>) -> Self {
         match subject {
             Subject::Identity(_) => Self { name: "CheckAs", group: None },
-            Subject::Port(used) => Self { name: used.action.as_str(), group: Some(rpc.group()) },
-            Subject::File(file) => Self { name: file.action.as_str(), group: Some(rpc.group()) },
-            _ => Self { name: rpc.as_str(), group: Some(rpc.group()) },
+            Subject::Port(used) => Self { name: used.action.as_str(), group: rpc.group() },
+            Subject::File(file) => Self { name: file.action.as_str(), group: rpc.group() },
+            _ => Self { name: rpc.as_str(), group: rpc.group() },
         }
     }
 }

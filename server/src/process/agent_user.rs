@@ -19,6 +19,7 @@ use tracing::warn;
 
 use crate::Config;
 use crate::address::ListenAddress;
+use crate::audit::is_collected;
 use crate::process::thread_of_user::as_user;
 
 /// Directories below a state directory: more than there are.
@@ -148,7 +149,7 @@ pub fn share_key(config: &Config, path: &Path) -> Result<Option<String>, AgentUs
 }
 
 /// Makes the cgroups of the agent, and its user the owner of the directories that the agent writes to, as far as they are
-/// root's: `state_dir` with all in it, that of the audit log, and those of its Unix sockets.
+/// root's: `state_dir` with all in it, those of the audit log and of the logs of other agents, and those of its Unix sockets.
 ///
 /// # Errors
 /// See [`AgentUserError`]. Nothing was started.
@@ -268,6 +269,8 @@ enum Content<'a> {
     Any,
     /// The log of this name, its key, and its rotated files.
     Log(&'a OsStr),
+    /// The audit logs of other agents.
+    Collected,
     Sockets,
 }
 
@@ -277,6 +280,7 @@ impl Content<'_> {
             Self::State => name.to_str().is_some_and(is_state_file),
             Self::Any => true,
             Self::Log(log) => name.as_bytes().starts_with(log.as_bytes()),
+            Self::Collected => is_collected(name),
             Self::Sockets => file_type(stat) == FileType::Socket,
         }
     }
@@ -291,7 +295,9 @@ impl<'a> Directories<'a> {
             ListenAddress::Unix(path) => path.parent().map(|directory| (directory, Content::Sockets)),
             ListenAddress::Tcp(_) | ListenAddress::Vsock { .. } | ListenAddress::Systemd => None,
         });
-        Self(state_dir.into_iter().chain(log).chain(sockets).collect())
+        let collector = config.audit_collector.as_ref();
+        let collected = collector.map(|collector| (collector.directory.as_path(), Content::Collected));
+        Self(state_dir.into_iter().chain(log).chain(collected).chain(sockets).collect())
     }
 
     /// `only_checks`: nothing changes.

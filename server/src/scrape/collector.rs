@@ -14,7 +14,7 @@ use prometheus_client::metrics::info::Info;
 use telexec_engine::LocalExecutor;
 
 use crate::admission::Stack;
-use crate::audit::{Audit, Protocol, RecordingsReport, ShippingReport};
+use crate::audit::{self, Audit, CollectorReport, Protocol, RecordingsReport, ShippingReport};
 use crate::config::Config;
 use crate::forward::ForwardLimiter;
 use crate::listen::connection_limiter::ConnectionLimiter;
@@ -29,6 +29,7 @@ pub(crate) struct AgentCollector {
     audit: Audit,
     connections: ConnectionLimiter,
     forwards: ForwardLimiter,
+    collector: Option<audit::Collector>,
     tls: Option<Tls>,
     reloads: ReloadStates,
     policy: Option<Watched<PolicyFile>>,
@@ -42,13 +43,14 @@ impl AgentCollector {
         stack: &Stack,
         connections: &ConnectionLimiter,
         forwards: &ForwardLimiter,
+        collector: Option<audit::Collector>,
         tls: Option<Tls>,
         reloads: ReloadStates,
     ) -> Self {
         let (engine, audit, policy) = (stack.engine.clone(), stack.audit.clone(), stack.policy.clone());
         let (connections, forwards) = (connections.clone(), forwards.clone());
         let Config { max_executions, max_connections, .. } = *config;
-        Self { engine, audit, connections, forwards, tls, reloads, policy, max_executions, max_connections }
+        Self { engine, audit, connections, forwards, collector, tls, reloads, policy, max_executions, max_connections }
     }
 
     /// The agent's own metrics.
@@ -140,8 +142,32 @@ impl AgentCollector {
                 format!("Records that will never reach {protocol}: they were removed before, or it rejected them");
             encoder.counter(lost_name, &help, lost as f64)?;
         }
-        Ok(())
+        self.collector.as_ref().map_or(Ok(()), |collector| encode_collected(encoder, collector.report()))
     }
+}
+
+/// The audit logs of other agents.
+fn encode_collected(encoder: &mut MetricEncoder<'_>, report: CollectorReport) -> fmt::Result {
+    let CollectorReport { stored, repeated, rejected, breaks, refused, agents, bytes } = report;
+    for (name, help, count) in [
+        ("stored", "Records of other agents' audit logs that were stored", stored),
+        ("repeated", "Records of other agents' audit logs that were received again", repeated),
+        ("rejected", "Log records that are no records of audit logs, or were changed", rejected),
+    ] {
+        encoder.counter(&format!("telexec_audit_collector_{name}_records"), help, count as f64)?;
+    }
+    encoder.counter(
+        "telexec_audit_collector_breaks",
+        "Records of other agents' audit logs that do not follow the ones before them",
+        breaks as f64,
+    )?;
+    encoder.counter(
+        "telexec_audit_collector_refused_requests",
+        "Requests of other agents that were not stored, and are sent again",
+        refused as f64,
+    )?;
+    encoder.gauge("telexec_audit_collector_agents", "Agents whose audit logs are collected", agents as f64)?;
+    encoder.gauge("telexec_audit_collector_bytes", "Bytes of collected audit logs", bytes as f64)
 }
 
 impl AgentCollector {

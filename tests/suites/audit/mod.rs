@@ -1,5 +1,6 @@
 //! The audit log of real agents.
 
+mod collector;
 mod content;
 mod crashes;
 mod decisions;

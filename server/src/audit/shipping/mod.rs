@@ -4,7 +4,6 @@
 //! again, in order; `seq` shows duplicates. The last one that was delivered is in a file beside the log, for the next agent.
 
 mod config;
-mod follower;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod state;
@@ -23,9 +22,9 @@ use tracing::{info, warn};
 
 pub use self::config::DestinationConfig;
 pub(crate) use self::config::Protocol;
-use self::follower::{Follower, Line};
 use self::state::{Delivered, StateFile};
 use super::files;
+use super::follower::{Follower, Line};
 
 /// Between attempts to connect.
 const MIN_RETRY: Duration = Duration::from_secs(1);

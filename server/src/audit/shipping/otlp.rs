@@ -21,9 +21,9 @@ use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 use tracing::warn;
 
-use super::follower::Line;
 use super::state::Delivered;
 use super::{Destination, DestinationConfig, Protocol, Requests, Unsent};
+use crate::audit::follower::Line;
 use crate::hostname::hostname;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -9,7 +9,7 @@ use rustix::fs::OFlags;
 use tracing::{info, warn};
 
 use super::Protocol;
-use super::follower::{Follower, Line};
+use crate::audit::follower::{Follower, Line};
 
 /// Of the file, and more than is ever in it.
 const MAX_BYTES: u64 = 256;

@@ -35,7 +35,8 @@ pub(super) fn restrict(config: &Config) -> Result<RulesetStatus, RestrictionErro
         .scope(Scope::Signal)?;
     let mut ruleset = ruleset.create()?;
     let log = config.audit.file.as_deref().and_then(Path::parent);
-    for path in config.state_dir.as_deref().into_iter().chain(log) {
+    let collected = config.audit_collector.as_ref().map(|collector| collector.directory.as_path());
+    for path in config.state_dir.as_deref().into_iter().chain(log).chain(collected) {
         let directory =
             PathFd::new(path).map_err(|source| RestrictionError::Directory { path: path.to_owned(), source })?;
         ruleset = ruleset.add_rule(PathBeneath::new(directory, allowed()))?;

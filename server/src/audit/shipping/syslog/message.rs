@@ -1,6 +1,6 @@
 //! Records as messages of syslog: RFC 5424, each with its length before it (RFC 5425, RFC 6587).
 
-use super::super::follower::Line;
+use crate::audit::follower::Line;
 
 /// Facility "log audit".
 const FACILITY: u8 = 13;

@@ -1,0 +1,74 @@
+//! `telexecd audit collected`.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use telexec_executor::text::{error_chain, printable};
+use time::OffsetDateTime;
+
+use super::agent_log::{segments, written};
+use super::{SUFFIX, identity_of};
+use crate::audit::follower::Follower;
+use crate::audit::tail;
+use crate::logging;
+use crate::timestamp::rfc3339;
+
+/// A segment.
+struct Row {
+    agent: String,
+    first: u64,
+    last: u64,
+    /// When its newest file was last written.
+    received: String,
+    log: PathBuf,
+}
+
+/// Writes a table of the logs in a collector's directory: a line for each segment, the oldest first. Returns the exit code: 0 there are
+/// some, 1 there are none, 2 something cannot be read.
+///
+/// # Errors
+/// `out` cannot be written.
+pub(crate) fn list_collected(directory: &Path, out: &mut impl Write) -> io::Result<u8> {
+    let rows = match rows(directory) {
+        Ok(rows) => rows,
+        Err(error) => {
+            logging::line(&format!("telexecd: cannot read {}: {}", directory.display(), error_chain(&error)));
+            return Ok(2);
+        }
+    };
+    if rows.is_empty() {
+        logging::line(&format!("telexecd: no audit log in {}", directory.display()));
+        return Ok(1);
+    }
+    let width = rows.iter().map(|row| row.agent.chars().count()).max().unwrap_or(0).max(5);
+    writeln!(out, "{:width$} {:>10} {:>10}  {:27}  LOG", "AGENT", "FIRST", "LAST", "RECEIVED")?;
+    for Row { agent, first, last, received, log } in rows {
+        writeln!(out, "{agent:width$} {first:>10} {last:>10}  {received:27}  {}", printable(&log.to_string_lossy()))?;
+    }
+    Ok(0)
+}
+
+fn rows(directory: &Path) -> io::Result<Vec<Row>> {
+    let mut agents: Vec<_> = std::fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+    agents.sort();
+    let mut rows = Vec::new();
+    for path in agents {
+        let name = path.file_name().and_then(|name| name.to_str()?.strip_suffix(SUFFIX));
+        let Some(agent) = name.map(|name| printable(&identity_of(name))) else { continue };
+        for segment in segments(&path)? {
+            rows.extend(row(&agent, &segment)?);
+        }
+    }
+    Ok(rows)
+}
+
+/// `None`: it has no record.
+fn row(agent: &str, segment: &Path) -> io::Result<Option<Row>> {
+    let log = segment.join(super::segment::NAME);
+    let mut follower = Follower::new(log.clone(), None);
+    follower.set_limit(1);
+    let first = follower.read()?.lines.first().map(|line| line.seq);
+    let (Some(first), Some(last)) = (first, tail::last(&log)?) else { return Ok(None) };
+    let received = written(segment)?.map(OffsetDateTime::from).map(rfc3339).unwrap_or_default();
+    Ok(Some(Row { agent: agent.to_owned(), first, last: last.seq, received, log }))
+}

@@ -1,0 +1,83 @@
+//! The service `opentelemetry.proto.collector.logs.v1.LogsService`, by which agents and others send logs.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::future::BoxFuture;
+use telexec_proto::convert::error_to_status;
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
+use tonic::server::{Grpc, NamedService, UnaryService};
+use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
+
+use super::Collector;
+use super::received::Batch;
+use super::request::{ExportLogsRequest, ExportLogsResponse};
+use crate::admission::Stack;
+use crate::call::status::counted;
+use crate::call::{Call, Rpc};
+
+/// The service; clones share it.
+#[derive(Clone)]
+pub(crate) struct LogsServer(Arc<Export>);
+
+impl LogsServer {
+    pub(crate) fn new(stack: Stack, collector: Collector) -> Self {
+        Self(Arc::new(Export { stack, collector }))
+    }
+}
+
+impl NamedService for LogsServer {
+    const NAME: &'static str = "opentelemetry.proto.collector.logs.v1.LogsService";
+}
+
+impl Service<http::Request<Body>> for LogsServer {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        if request.uri().path() != Rpc::ExportLogs.path() {
+            return Box::pin(async { Ok(Status::unimplemented("the service has no such method").into_http()) });
+        }
+        let export = Exporting(Arc::clone(&self.0));
+        Box::pin(async move { Ok(Grpc::new(ProstCodec::default()).unary(export, request).await) })
+    }
+}
+
+/// The RPC.
+struct Export {
+    stack: Stack,
+    collector: Collector,
+}
+
+impl Export {
+    async fn export(&self, request: Request<ExportLogsRequest>) -> Result<Response<ExportLogsResponse>, Status> {
+        let call = Call::of(&request, Rpc::ExportLogs)?;
+        self.stack.permit(&call).await.map_err(|error| error_to_status(&error))?;
+        let batch = Batch::of(request.into_inner());
+        let batch = batch.map_err(|_| Status::invalid_argument("the request is no ExportLogsServiceRequest"))?;
+        let stored = self.collector.store(&call.caller.identity, batch).await;
+        let partial_success = stored.map_err(|error| error_to_status(&error))?;
+        counted(&call.reservation, ExportLogsResponse { partial_success })
+    }
+}
+
+/// One call of it.
+struct Exporting(Arc<Export>);
+
+impl UnaryService<ExportLogsRequest> for Exporting {
+    type Response = ExportLogsResponse;
+    type Future = BoxFuture<'static, Result<Response<ExportLogsResponse>, Status>>;
+
+    fn call(&mut self, request: Request<ExportLogsRequest>) -> Self::Future {
+        let export = Arc::clone(&self.0);
+        Box::pin(async move { export.export(request).await })
+    }
+}
