@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
 use opentelemetry_proto::tonic::collector::logs::v1::logs_service_client::LogsServiceClient;
@@ -13,6 +14,7 @@ use rustix::process::Signal;
 use telexec_executor::Command;
 use telexec_tests::{Agent, AgentBuilder, Certs, Hierarchy, Leaf, Pair, Scrape, Wire, is_root, run, until, within};
 use tempfile::TempDir;
+use tonic::codec::CompressionEncoding;
 use tonic::{Code, Status};
 
 use super::{Audit, verify};
@@ -191,6 +193,23 @@ async fn another_agent_has_each_record_as_it_is() {
     assert_eq!((code, row[0], row[1], row[2], row[4]), (0, "web1", "1", &*last.to_string(), segment.to_str().unwrap()));
 }
 
+/// Rotel, unmodified, passes the records on.
+#[tokio::test(flavor = "multi_thread")]
+async fn records_may_come_through_another_collector() {
+    let (collected, audit) = (Collected::new(), Audit::new());
+    let collector = collected.collector("").tcp().start();
+    // of its own: other tests take no port of it
+    let relay = format!("127.93.{}.{}:4317", fastrand::u8(..), fastrand::u8(1..255));
+    let to = format!("http://{}", collector.address());
+    // compressed
+    let args = ["--exporter", "otlp", "--otlp-exporter-endpoint", &to, "--otlp-exporter-protocol", "grpc"];
+    let _rotel = super::otlp::rotel(&relay, &args, Stdio::null()).await;
+    let agent = audit.agent(&format!("[audit.otlp]\naddress = \"http://{relay}\"")).start();
+    run_some(&agent, 20).await;
+    audit.wait("end", 20).await;
+    collected.has_all_of("tcp:anonymous", &audit).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_sent_again_is_kept_once() {
     let (collected, mut chain) = (Collected::new(), Chain::new("e"));
@@ -280,6 +299,12 @@ async fn what_is_no_record_is_rejected() {
     assert!(rejected.error_message.contains("it is not an audit record"), "{rejected:?}");
     sender.deliver(&lines[2..]).await;
     assert_eq!(collected.of(&own_name()), text(&lines));
+    // decompressed it is too long
+    let bomb = vec![record(Value::StringValue("x".repeat(8 << 20)))];
+    let mut compressed = Sender::new(&collector).await;
+    compressed.0 = compressed.0.send_compressed(CompressionEncoding::Gzip);
+    compressed.deliver(&lines).await;
+    compressed.send_records(bomb).await.unwrap_err();
     // without a body, and more than an agent's own requests have
     let empty = sender.send_records(vec![LogRecord::default(); 100_000]).await.unwrap().unwrap();
     assert_eq!(empty.rejected_log_records, 100_000);
@@ -311,7 +336,7 @@ async fn an_identity_fills_its_share_and_no_more() {
     };
     assert_eq!((refused.code(), all.len()), (Code::ResourceExhausted, 12));
     assert!(refused.message().contains("audit_collector.max_bytes_per_identity"), "{refused}");
-    assert!(collector.log().contains("records of an agent's audit log are refused"), "{}", collector.log());
+    until("it is reported", async || collector.log().contains("records of an agent's audit log are refused")).await;
     assert_eq!(collected.of("client"), text(&all[..9]));
     // what is left of the total
     let mut second = Sender::with(&collector, &certs, &other).await;
@@ -413,7 +438,7 @@ async fn old_files_are_removed() {
     set_age(&segment, 91);
     let collector = collected.collector("").start();
     until("it is removed", async || collected.segments(&own_name()).is_empty()).await;
-    assert!(collector.log().contains("removed collected records that were too old"), "{}", collector.log());
+    until("it is reported", async || collector.log().contains("removed collected records that were too old")).await;
     // which is no break
     Sender::new(&collector).await.deliver(&all[20..]).await;
     assert_eq!(collected.of(&own_name()), text(&all[20..]));

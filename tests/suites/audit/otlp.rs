@@ -284,10 +284,13 @@ async fn a_connection_that_the_collector_closes_is_no_failure() {
     let (collector, audit) = (Collector::default(), Audit::new());
     let address = format!("127.91.{}.{}:4317", fastrand::u8(..), fastrand::u8(1..255));
     let (_, mut serving) = collector.listen(&address, None).await;
-    let agent = audit.agent(&format!("[audit.otlp]\naddress = \"http://{address}\"")).start();
+    let table = format!("[audit.otlp]\naddress = \"http://{address}\"");
+    let agent = audit.agent(&table).args(["--metrics-listen", "tcp://127.0.0.1:0"]).start();
     for _ in 0..3 {
         run_some(&agent, 1).await;
         collector.has_all_of(&audit).await;
+        let pending = async || Scrape::of(&agent).await.value("telexec_audit_otlp_pending_records");
+        until("they are acknowledged", async || pending().await == 0.0).await;
         serving.abort();
         let _ = serving.await;
         (_, serving) = collector.listen(&address, None).await;
@@ -371,24 +374,31 @@ async fn a_wrong_setting_is_refused() {
     }
 }
 
-/// Rotel, unmodified, receives the records, and prints them.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_collector_has_each_record_as_it_is() {
-    let (audit, directory) = (Audit::new(), telexec_tests::directory());
+/// Rotel, which listens at `grpc`, and is given more arguments.
+pub(super) async fn rotel(grpc: &str, args: &[&str], printed: Stdio) -> tokio::process::Child {
     let python =
         std::env::var_os("ROTEL_PYTHON").expect("ROTEL_PYTHON names no python: run tests/run, which makes one");
     let found = "import pathlib, rotel; print(pathlib.Path(rotel.__file__).with_name('rotel-agent'))";
     let found = std::process::Command::new(python).args(["-c", found]).output().unwrap();
     let program = String::from_utf8(found.stdout).unwrap();
-    // of its own: other tests take no port of it
-    let [grpc, http] = [4317, 4318].map(|port| format!("127.89.{}.{}:{port}", fastrand::u8(..), fastrand::u8(1..255)));
-    let printed = directory.path().join("printed");
     let mut rotel = tokio::process::Command::new(program.trim());
-    rotel.args(["start", "--otlp-grpc-endpoint", &grpc, "--otlp-http-endpoint", &http, "--exporter", "blackhole"]);
-    rotel.args(["--debug-log", "logs", "--debug-log-verbosity", "detailed"]).stdin(Stdio::null());
-    rotel.stdout(std::fs::File::create(&printed).unwrap()).stderr(Stdio::null());
-    let _rotel = rotel.kill_on_drop(true).spawn().unwrap();
-    until("it listens", async || tokio::net::TcpStream::connect(&grpc).await.is_ok()).await;
+    let http = grpc.replace("4317", "4318");
+    rotel.args(["start", "--otlp-grpc-endpoint", grpc, "--otlp-http-endpoint", &http]).args(args);
+    rotel.stdin(Stdio::null()).stdout(printed).stderr(Stdio::null());
+    let rotel = rotel.kill_on_drop(true).spawn().unwrap();
+    until("it listens", async || tokio::net::TcpStream::connect(grpc).await.is_ok()).await;
+    rotel
+}
+
+/// Rotel, unmodified, receives the records, and prints them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collector_has_each_record_as_it_is() {
+    let (audit, directory) = (Audit::new(), telexec_tests::directory());
+    // of its own: other tests take no port of it
+    let grpc = format!("127.89.{}.{}:4317", fastrand::u8(..), fastrand::u8(1..255));
+    let printed = directory.path().join("printed");
+    let args = ["--exporter", "blackhole", "--debug-log", "logs", "--debug-log-verbosity", "detailed"];
+    let _rotel = rotel(&grpc, &args, std::fs::File::create(&printed).unwrap().into()).await;
     let agent = audit.agent(&format!("[audit.otlp]\naddress = \"http://{grpc}\"")).start();
     run_some(&agent, 20).await;
     audit.wait("end", 20).await;

@@ -18,7 +18,8 @@ async fn metrics() -> BTreeMap<String, BTreeSet<String>> {
     let (certs, directory) = (Certs::new(), telexec_tests::directory());
     let syslog = "[audit.syslog]\naddress = \"tcp://127.0.0.1:1\"";
     let otlp = "[audit.otlp]\naddress = \"http://127.0.0.1:1\"";
-    let audit = format!("[audit]\nfile = {:?}\n{syslog}\n{otlp}", directory.path().join("audit.log"));
+    let collector = format!("[audit_collector]\ndirectory = {:?}", directory.path().join("collected"));
+    let audit = format!("[audit]\nfile = {:?}\n{syslog}\n{otlp}\n{collector}", directory.path().join("audit.log"));
     let agent = metered().kept().mtls(&certs).policy("").config(audit).start();
     Scrape::of(&agent).await.metrics()
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::request::{ExportLogsRequest, Malformed};
+use super::request::{Malformed, each_text};
 use crate::audit::chain::{self, Entry, Fault, Link, MAX_LINE};
 
 /// A record as an agent has written it, and sent.
@@ -61,9 +61,9 @@ pub(super) struct Batch {
 impl Batch {
     /// # Errors
     /// The request is malformed.
-    pub(super) fn of(request: ExportLogsRequest) -> Result<Self, Malformed> {
+    pub(super) fn of(request: Bytes) -> Result<Self, Malformed> {
         let mut batch = Self::default();
-        request.each_text(|text| match text.map(Received::of) {
+        each_text(request, |text| match text.map(Received::of) {
             Some(Ok(record)) => batch.records.push(record),
             Some(Err(fault)) => batch.reject(1, || format!("the body of a log record: {fault}")),
             None => batch.reject(1, || "the body of a log record is not a string".to_owned()),

@@ -4,18 +4,14 @@
 use bytes::{Buf, Bytes};
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use prost::{DecodeError, Message};
+use tonic::Status;
+use tonic::codec::{Codec, DecodeBuf, Decoder};
+use tonic_prost::ProstEncoder;
 
 /// From the request to its log records: `resource_logs`, `scope_logs`, `log_records`.
 const LOG_RECORDS: [u32; 3] = [1, 2, 2];
 /// From a log record to the text of its body: `body`, `string_value`.
 const BODY_TEXT: [u32; 2] = [5, 1];
-
-/// `ExportLogsServiceRequest`.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct ExportLogsRequest {
-    #[prost(bytes = "bytes", repeated, tag = "1")]
-    resource_logs: Vec<Bytes>,
-}
 
 /// `ExportLogsServiceResponse`.
 #[derive(Clone, PartialEq, Message)]
@@ -33,25 +29,20 @@ pub(super) struct PartialSuccess {
     pub(super) error_message: String,
 }
 
-impl ExportLogsRequest {
-    /// Passes the text of each log record to `take`; `None`: its body is none.
-    ///
-    /// # Errors
-    /// The request is malformed, from there on.
-    pub(super) fn each_text(self, mut take: impl FnMut(Option<Bytes>)) -> Result<(), Malformed> {
-        let [_, below @ ..] = LOG_RECORDS;
-        self.resource_logs.into_iter().try_for_each(|resource| {
-            each(resource, &below, &mut |record| {
-                let mut text = None;
-                each(record, &BODY_TEXT, &mut |found| {
-                    text = Some(found);
-                    Ok(())
-                })?;
-                take(text);
-                Ok(())
-            })
-        })
-    }
+/// Passes the text of each log record in an `ExportLogsServiceRequest` to `take`; `None`: its body is none.
+///
+/// # Errors
+/// The request is malformed, from there on.
+pub(super) fn each_text(request: Bytes, mut take: impl FnMut(Option<Bytes>)) -> Result<(), Malformed> {
+    each(request, &LOG_RECORDS, &mut |record| {
+        let mut text = None;
+        each(record, &BODY_TEXT, &mut |found| {
+            text = Some(found);
+            Ok(())
+        })?;
+        take(text);
+        Ok(())
+    })
 }
 
 /// It is no message of this type.
@@ -84,4 +75,35 @@ fn each(
         each(message.split_to(length), below, take)?;
     }
     Ok(())
+}
+
+/// Leaves requests as they are.
+#[derive(Debug, Default)]
+pub(super) struct ExportCodec;
+
+impl Codec for ExportCodec {
+    type Encode = ExportLogsResponse;
+    type Decode = Bytes;
+    type Encoder = ProstEncoder<ExportLogsResponse>;
+    type Decoder = RawDecoder;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        ProstEncoder::default()
+    }
+
+    fn decoder(&mut self) -> RawDecoder {
+        RawDecoder
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct RawDecoder;
+
+impl Decoder for RawDecoder {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, message: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(message.copy_to_bytes(message.remaining())))
+    }
 }

@@ -4,17 +4,18 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use telexec_proto::convert::error_to_status;
 use tonic::body::Body;
+use tonic::codec::CompressionEncoding;
 use tonic::codegen::{Service, http};
 use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Request, Response, Status};
-use tonic_prost::ProstCodec;
 
 use super::Collector;
 use super::received::Batch;
-use super::request::{ExportLogsRequest, ExportLogsResponse};
+use super::request::{ExportCodec, ExportLogsResponse};
 use crate::admission::Stack;
 use crate::call::status::counted;
 use crate::call::{Call, Rpc};
@@ -47,7 +48,8 @@ impl Service<http::Request<Body>> for LogsServer {
             return Box::pin(async { Ok(Status::unimplemented("the service has no such method").into_http()) });
         }
         let export = Exporting(Arc::clone(&self.0));
-        Box::pin(async move { Ok(Grpc::new(ProstCodec::default()).unary(export, request).await) })
+        let mut grpc = Grpc::new(ExportCodec).accept_compressed(CompressionEncoding::Gzip);
+        Box::pin(async move { Ok(grpc.unary(export, request).await) })
     }
 }
 
@@ -58,10 +60,13 @@ struct Export {
 }
 
 impl Export {
-    async fn export(&self, request: Request<ExportLogsRequest>) -> Result<Response<ExportLogsResponse>, Status> {
+    async fn export(&self, request: Request<Bytes>) -> Result<Response<ExportLogsResponse>, Status> {
         let call = Call::of(&request, Rpc::ExportLogs)?;
         self.stack.permit(&call).await.map_err(|error| error_to_status(&error))?;
-        let batch = Batch::of(request.into_inner());
+        let request = request.into_inner();
+        // decompressed, and once more as it is written
+        call.reservation.add(request.len().saturating_mul(2)).map_err(|excess| error_to_status(&excess.into()))?;
+        let batch = Batch::of(request);
         let batch = batch.map_err(|_| Status::invalid_argument("the request is no ExportLogsServiceRequest"))?;
         let stored = self.collector.store(&call.caller.identity, batch).await;
         let partial_success = stored.map_err(|error| error_to_status(&error))?;
@@ -72,11 +77,11 @@ impl Export {
 /// One call of it.
 struct Exporting(Arc<Export>);
 
-impl UnaryService<ExportLogsRequest> for Exporting {
+impl UnaryService<Bytes> for Exporting {
     type Response = ExportLogsResponse;
     type Future = BoxFuture<'static, Result<Response<ExportLogsResponse>, Status>>;
 
-    fn call(&mut self, request: Request<ExportLogsRequest>) -> Self::Future {
+    fn call(&mut self, request: Request<Bytes>) -> Self::Future {
         let export = Arc::clone(&self.0);
         Box::pin(async move { export.export(request).await })
     }
