@@ -12,6 +12,7 @@ use telexec_executor::Command;
 use telexec_shell::{Redirection, SimpleCommand};
 
 use crate::analysis::CommandAnalysis;
+use crate::audit::records_of_request;
 use crate::audit::verify::Verifier;
 use crate::audit::witness::Witness;
 use crate::call::Rpc;
@@ -117,6 +118,16 @@ pub fn audit(bytes: &[u8]) {
     if verifier.read(bytes).is_ok() {
         let lines = bytes.iter().filter(|byte| **byte == b'\n').count();
         assert_eq!(verifier.finish().records, lines as u64);
+    }
+}
+
+/// Reads the records that an agent sends to be kept.
+///
+/// # Panics
+/// A line that is no record is taken for one.
+pub fn logs(bytes: &[u8]) {
+    for line in records_of_request(bytes) {
+        assert!(line.ends_with(b"\"}") && !line.contains(&b'\n'), "{line:?}");
     }
 }
 

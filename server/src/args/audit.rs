@@ -133,8 +133,9 @@ telexecd audit play --input /var/log/telexec/audit.log deploy-42 | less"
     /// List the audit logs of other agents that are collected here
     #[command(
         after_help = "Prints a line per part of a log in which no record is missing: the agent's identity, the numbers of its first and \
-last records, when the last of them was received, and the file, for audit verify, search and show. An agent has more than one part \
-if records were removed there before they were sent, or if its log was begun anew or changed.\n\n\
+last records, when its newest file was last written, and its current file, for audit verify, search and show. An agent has more than one \
+part if records were removed there before they were sent, or if its log was begun anew or changed. The chains are not verified: see \
+verify.\n\n\
 Exit codes: 0 listed, 1 there is none, 2 invalid command line, or something cannot be read, 78 no directory is given or \
 configured, or the configuration is invalid.\n\n\
 Examples:\n  \

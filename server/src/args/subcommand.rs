@@ -35,7 +35,7 @@ pub enum Subcommand {
     /// Check a policy, or print the schema for policies
     #[command(subcommand)]
     Policy(PolicyAction),
-    /// Verify or search an audit log, or compute the digest of a command
+    /// Verify, search or play an audit log, or list those that are collected here
     #[command(subcommand)]
     Audit(AuditAction),
     /// Check whether the agent on this machine is serving

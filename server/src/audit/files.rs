@@ -134,12 +134,12 @@ pub(super) fn lock(path: &Path) -> io::Result<File> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     if std::fs::metadata(directory)?.mode() & 0o022 != 0 {
-        warn!(directory = %directory.display(), "other users can write to the directory of the audit log, and could remove the log");
+        warn!(directory = %directory.display(), "other users can write to the directory of an audit log, and could remove it");
     }
     let lock = open(&with_suffix(path, "lock"))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
         rustix::io::Errno::WOULDBLOCK => {
-            io::Error::other("another agent writes to it, perhaps one that is shutting down: wait for its end, or use a separate file for each agent")
+            io::Error::other("another agent writes to it, perhaps one that is shutting down: wait for its end, or use a separate file or directory for each agent")
         }
         error => error.into(),
     })?;

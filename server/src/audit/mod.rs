@@ -57,6 +57,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 pub use self::collector::CollectorConfig;
+#[cfg(fuzzing)]
+pub(crate) use self::collector::records_of_request;
 pub(crate) use self::collector::{Collector, CollectorReport, LogsServer, is_collected, list_collected};
 pub(crate) use self::command::clip_line;
 use self::command::{Asked, CommandDescriber};

@@ -135,6 +135,10 @@ fn first_line(file: &mut File) -> io::Result<Option<u64>> {
 fn copy(file: &mut File, from: u64, to: &Path) -> io::Result<()> {
     file.seek(SeekFrom::Start(from))?;
     let mut aside = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
-    io::copy(file, &mut aside)?;
-    aside.sync_all()
+    let copied = io::copy(file, &mut aside).and_then(|_| aside.sync_all());
+    if copied.is_err() {
+        // on a full disk each attempt would leave one
+        let _ = std::fs::remove_file(to);
+    }
+    copied
 }

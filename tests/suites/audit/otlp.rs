@@ -28,6 +28,7 @@ use tonic::{Request, Response, Status};
 use tower::ServiceExt;
 
 use super::{Audit, verify};
+use crate::cli::troubleshooting::shows;
 
 /// Keeps what it receives; clones share it.
 #[derive(Clone, Default)]
@@ -344,15 +345,21 @@ async fn only_the_right_collector_gets_the_records() {
         format!("[audit.otlp]\naddress = \"https://{address}\"\nca = {ca:?}\nserver_name = {name:?}\n{pair}")
     };
     let pair = format!("cert = {:?}\nkey = {:?}", client.cert, client.key);
-    for wrong in [
-        table(&other, "logs.example.org", &pair),
-        table(&ca, "elsewhere.example.org", &pair),
-        table(&ca, "logs.example.org", ""),
+    let mut logs = String::new();
+    for (wrong, message) in [
+        (
+            table(&other, "logs.example.org", &pair),
+            "none of the CAs in audit.otlp.ca has issued the server's certificate",
+        ),
+        (table(&ca, "elsewhere.example.org", &pair), "not valid for name"),
+        (table(&ca, "logs.example.org", ""), "cannot be sent to the OpenTelemetry collector"),
     ] {
         let agent = audit.agent(&wrong).start();
         run_some(&agent, 1).await;
-        until("it is reported", async || agent.log().contains("cannot be sent to the OpenTelemetry collector")).await;
+        until(message, async || agent.log().contains(message)).await;
+        logs += &agent.log();
     }
+    shows("none of the CAs in audit.otlp.ca has issued the server's certificate", &logs);
     assert!(collector.records().is_empty());
     let agent = audit.agent(&table(&ca, "logs.example.org", &pair)).start();
     run_some(&agent, 1).await;

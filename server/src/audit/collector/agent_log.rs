@@ -1,19 +1,24 @@
-//! What an agent has sent of its audit log, in a directory of its own: segments, each in a directory named by the time at which it
-//! began.
+//! What an agent has sent of its audit log: segments, in numbered directories below one of its own.
 
+use std::fs::DirBuilder;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use time::OffsetDateTime;
+use telexec_executor::text::error_chain;
 use tracing::{info, warn};
 
+use super::error::StoreError;
 use super::received::Received;
-use super::segment::{Segment, length_of};
-use crate::timestamp::rfc3339;
+use super::segment::{self, Segment, length_of};
+use crate::audit::chain::Link;
+use crate::audit::files;
 
-/// What a file or a directory takes beside its content: there are not to be too many.
-const MIN_BYTES: u64 = 4096;
+/// Counted for each file and directory, so that many small ones reach the limits too.
+const ENTRY_BYTES: u64 = 4096;
+/// Segments that are searched for records that do not follow the last one.
+const MAX_SEARCHED: usize = 16;
 
 /// The log of one agent.
 #[derive(Debug)]
@@ -21,9 +26,9 @@ pub(super) struct AgentLog {
     directory: PathBuf,
     /// Whose it is.
     identity: String,
-    /// Of all files and directories.
+    /// What all files and directories count.
     bytes: u64,
-    /// The newest segment, once something was received.
+    /// The newest segment that has a record, once something was received.
     segment: Option<Segment>,
     /// Its last request was refused.
     is_refused: bool,
@@ -36,8 +41,18 @@ pub(super) struct Outcome {
     pub(super) stored: u64,
     /// They were there before.
     pub(super) repeated: u64,
-    /// Segments that were begun because they do not follow the last record.
+    /// Segments that were begun because records do not follow the last one.
     pub(super) breaks: u64,
+}
+
+/// How records continue what is there.
+enum Continuation<'a> {
+    /// These are new, and follow the last one.
+    Follow(&'a [Received]),
+    /// All of them are there.
+    Repeated,
+    /// They do not follow the last one.
+    Break,
 }
 
 impl AgentLog {
@@ -47,13 +62,13 @@ impl AgentLog {
         Self { directory, identity: identity.to_owned(), bytes, segment: None, is_refused: false }
     }
 
-    /// Of all files and directories, in bytes.
+    /// What all files and directories count.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Stores records, each of which follows the one before it, as far as they are not here yet. `take_room` is asked before
-    /// something grows, with the bytes that there are and those that are added.
+    /// Stores records, each of which follows the one before it, as far as they are not here yet. `reserve` is asked before
+    /// something grows, with the bytes that there are and the most that are added.
     ///
     /// # Errors
     /// They may not be on disk, or there is no room for them.
@@ -61,10 +76,10 @@ impl AgentLog {
         &mut self,
         records: &[Received],
         outcome: &mut Outcome,
-        take_room: impl FnOnce(u64, u64) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let stored = self.append(records, outcome, take_room);
-        if stored.is_err() {
+        reserve: impl FnOnce(u64, u64) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let stored = self.add(records, outcome, reserve);
+        if let Err(StoreError::File { .. }) = stored {
             // whatever is there now: found out by the next request
             self.segment = None;
             self.bytes = size(&self.directory);
@@ -72,129 +87,190 @@ impl AgentLog {
         stored
     }
 
-    fn append(
+    fn add(
         &mut self,
         records: &[Received],
         outcome: &mut Outcome,
-        take_room: impl FnOnce(u64, u64) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let Some(first) = records.first() else { return Ok(()) };
+        reserve: impl FnOnce(u64, u64) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
         if self.segment.is_none() {
-            let newest = segments(&self.directory)?.pop();
-            self.segment = newest.map(|newest| Segment::open(&newest)).transpose()?;
+            self.segment = self.open()?;
         }
-        let known = self.segment.as_ref().filter(|segment| segment.last().seq > 0);
-        let new = known.map_or(Ok(Some(records)), |segment| unknown(segment, records))?;
-        let rest = new.unwrap_or(records);
-        // an empty one is left of an attempt that failed
-        let begins = self.segment.is_none() || new.is_none();
-        if rest.is_empty() {
-            outcome.repeated += records.len() as u64;
-            return Ok(());
-        }
-        let added = length_of(rest) as u64 + if begins { 3 * MIN_BYTES } else { MIN_BYTES };
-        take_room(self.bytes, added)?;
-        if begins {
-            let before = known.map(|segment| segment.last().seq);
-            let directory = self.begin()?;
-            if let Some(last) = before {
-                self.warn_of_break(last, first.seq, &directory);
-                outcome.breaks += 1;
-            } else {
-                info!(agent = self.identity, "collecting the audit log of another agent");
+        let last = self.segment.as_ref().and_then(Segment::last).cloned();
+        let continuation = match &last {
+            Some(last) => self.continuation(records, last).map_err(|error| StoreError::file(&self.directory, error))?,
+            None => Continuation::Break,
+        };
+        let new = match continuation {
+            Continuation::Follow(new) => new,
+            Continuation::Repeated => &[],
+            Continuation::Break => records,
+        };
+        if !new.is_empty() {
+            let length = length_of(new) as u64;
+            reserve(self.bytes, length + 3 * ENTRY_BYTES)?;
+            match continuation {
+                Continuation::Break => self.begin(new)?,
+                Continuation::Follow(_) | Continuation::Repeated => self.append(new)?,
             }
+            self.bytes += length;
         }
-        if let Some(segment) = &mut self.segment {
-            segment.append(rest)?;
+        outcome.stored += new.len() as u64;
+        outcome.repeated += (records.len() - new.len()) as u64;
+        match (continuation, last, new.first()) {
+            (Continuation::Break, Some(last), Some(first)) => {
+                outcome.breaks += 1;
+                self.warn_of_break(last.seq, first.seq);
+            }
+            (Continuation::Break, None, Some(first)) => self.log_first(first.seq),
+            _ => {}
         }
-        self.bytes = self.bytes.saturating_add(added);
-        outcome.stored += rest.len() as u64;
-        outcome.repeated += (records.len() - rest.len()) as u64;
         Ok(())
     }
 
-    /// Begins a segment. Returns its directory.
-    fn begin(&mut self) -> io::Result<PathBuf> {
-        let newest = segments(&self.directory)?.pop();
-        let newest = newest.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
-        let now = rfc3339(OffsetDateTime::now_utc());
-        // also after the clock was set back it is the last one
-        let name = match newest {
-            Some(newest) if newest >= now => format!("{newest}+"),
-            _ => now,
-        };
-        let directory = self.directory.join(name);
-        self.segment = Some(Segment::open(&directory)?);
-        Ok(directory)
-    }
-
-    /// Whether a request was refused, which is logged once.
-    pub(super) fn refused(&mut self, error: Option<&io::Error>) {
-        if let (Some(error), false) = (error, self.is_refused) {
-            warn!(agent = self.identity, %error, "records of an agent's audit log are refused: it sends them again");
+    /// Opens the newest segment that has a record, and removes newer ones, of attempts that failed.
+    fn open(&self) -> Result<Option<Segment>, StoreError> {
+        for directory in self.segments()?.into_iter().rev() {
+            let segment = Segment::open(&directory)?;
+            if segment.last().is_some() {
+                return Ok(Some(segment));
+            }
+            segment.remove_empty(&directory);
         }
-        self.is_refused = error.is_some();
+        Ok(None)
     }
 
-    fn warn_of_break(&self, last: u64, first: u64, directory: &Path) {
-        let (agent, directory) = (&self.identity, directory.display());
+    fn continuation<'a>(&self, records: &'a [Received], last: &Link) -> io::Result<Continuation<'a>> {
+        if records.first().is_some_and(|first| first.follows(last)) {
+            return Ok(Continuation::Follow(records));
+        }
+        let (Some(first), Some(newest)) = (records.first(), records.last()) else { return Ok(Continuation::Repeated) };
+        let at = records.iter().position(|record| record.is(last.seq, &last.hash));
+        // sent again after a lost acknowledgement, perhaps of what is before a break
+        for directory in segments(&self.directory)?.iter().rev().take(MAX_SEARCHED) {
+            if !segment::has(directory, first)? {
+                continue;
+            }
+            // a segment that has the first and another one has all between them
+            let is_current = self.segment.as_ref().is_some_and(|segment| segment.is_in(directory));
+            if let (true, Some(at)) = (is_current, at) {
+                return Ok(Continuation::Follow(records.get(at + 1..).unwrap_or_default()));
+            }
+            if segment::has(directory, newest)? {
+                return Ok(Continuation::Repeated);
+            }
+        }
+        Ok(Continuation::Break)
+    }
+
+    fn append(&mut self, records: &[Received]) -> Result<(), StoreError> {
+        if let Some(segment) = &mut self.segment
+            && segment.append(records)?
+        {
+            self.bytes += ENTRY_BYTES;
+        }
+        Ok(())
+    }
+
+    /// Begins a segment with these records.
+    fn begin(&mut self, records: &[Received]) -> Result<(), StoreError> {
+        match DirBuilder::new().mode(0o700).create(&self.directory) {
+            Ok(()) => {
+                self.bytes += ENTRY_BYTES;
+                files::sync_directory(&self.directory).map_err(|error| StoreError::file(&self.directory, error))?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(StoreError::file(&self.directory, error)),
+        }
+        let newest = self.segments()?.pop().as_deref().and_then(number);
+        let directory = self.directory.join(format!("{:06}", newest.unwrap_or(0).saturating_add(1)));
+        let mut segment = Segment::create(&directory)?;
+        self.bytes += 2 * ENTRY_BYTES;
+        segment.append(records)?;
+        self.segment = Some(segment);
+        Ok(())
+    }
+
+    fn segments(&self) -> Result<Vec<PathBuf>, StoreError> {
+        segments(&self.directory).map_err(|error| StoreError::file(&self.directory, error))
+    }
+
+    fn log_first(&self, first: u64) {
+        let agent = &self.identity;
+        match first {
+            1 => info!(agent, "collecting the audit log of an agent"),
+            _ => warn!(
+                agent,
+                first,
+                "collecting the audit log of an agent, whose earlier records are not here: they were removed, there or here"
+            ),
+        }
+    }
+
+    fn warn_of_break(&self, last: u64, first: u64) {
+        let agent = &self.identity;
         match first > last.saturating_add(1) {
             true => warn!(
                 agent,
-                last, first, %directory, "records are missing in the audit log of an agent, between these two: they were removed there before they were sent"
+                last,
+                first,
+                "records between these are missing in the audit log of an agent: they were removed before they were sent"
             ),
             false => warn!(
                 agent,
-                last, first, %directory, "the audit log of an agent is another one than before: it was begun anew, or changed"
+                last,
+                first,
+                "an agent sends another audit log than before: it was begun anew or changed, or two agents have this identity"
             ),
         }
     }
 
+    /// Logs that a request was refused, if the one before was not.
+    pub(super) fn log_refusal(&mut self, stored: &Result<(), StoreError>) {
+        if let (Err(error), false) = (stored, self.is_refused) {
+            let (agent, error) = (&self.identity, error_chain(error));
+            warn!(agent, error, "records of an agent's audit log are refused: it sends them again");
+        }
+        self.is_refused = stored.is_err();
+    }
+
     /// Removes files that were last written longer ago than this.
-    pub(super) fn remove_old(&mut self, max_age: Duration) -> io::Result<()> {
+    pub(super) fn remove_old(&mut self, max_age: Duration) {
         let is_old = |path: &Path| {
-            let written = path.symlink_metadata().and_then(|metadata| metadata.modified());
-            written.is_ok_and(|written| written.elapsed().is_ok_and(|age| age > max_age))
+            let metadata = path.symlink_metadata().ok().filter(std::fs::Metadata::is_file);
+            let written = metadata.and_then(|metadata| metadata.modified().ok());
+            written.is_some_and(|written| written.elapsed().is_ok_and(|age| age > max_age))
         };
-        for segment in segments(&self.directory)? {
-            for file in entries(&segment)? {
-                if is_old(&file) {
-                    std::fs::remove_file(&file)?;
-                    info!(file = %file.display(), "removed collected records that were too old");
-                    // it may have been the current one
-                    self.segment = None;
+        for directory in segments(&self.directory).unwrap_or_default() {
+            for file in entries(&directory).unwrap_or_default().into_iter().filter(|file| is_old(file)) {
+                match std::fs::remove_file(&file) {
+                    Ok(()) => info!(file = %file.display(), "removed collected records that were too old"),
+                    Err(error) => {
+                        warn!(%error, file = %file.display(), "cannot remove collected records that are too old")
+                    }
                 }
+                // it may have been the current one
+                self.segment = None;
             }
             // unless something is left in it
-            let _ = std::fs::remove_dir(segment);
+            let _ = std::fs::remove_dir(directory);
         }
         let _ = std::fs::remove_dir(&self.directory);
         self.bytes = size(&self.directory);
-        Ok(())
-    }
-}
-
-/// Those of these records that the segment does not have; `None`: they do not follow its last one.
-fn unknown<'a>(segment: &Segment, records: &'a [Received]) -> io::Result<Option<&'a [Received]>> {
-    let last = segment.last();
-    if records.first().is_some_and(|first| first.follows(last)) {
-        return Ok(Some(records));
-    }
-    if let Some(at) = records.iter().position(|record| record.is(last)) {
-        // the hashes of those before it are in its own
-        return Ok(records.get(at + 1..));
-    }
-    match records.last() {
-        Some(newest) if newest.seq < last.seq && segment.has(&newest.link())? => Ok(Some(&[])),
-        _ => Ok(None),
     }
 }
 
 /// The directories of segments, the oldest first.
 pub(super) fn segments(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found: Vec<_> = entries(directory)?.into_iter().filter(|path| is_directory(path)).collect();
+    let found = entries(directory)?.into_iter().filter(|path| is_directory(path));
+    let mut found: Vec<_> = found.filter_map(|path| Some((number(&path)?, path))).collect();
     found.sort();
-    Ok(found)
+    Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Of a segment, by the name of its directory.
+fn number(directory: &Path) -> Option<u64> {
+    directory.file_name()?.to_str()?.parse().ok()
 }
 
 fn is_directory(path: &Path) -> bool {
@@ -209,13 +285,13 @@ pub(super) fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
     }
 }
 
-/// Of the files and directories in a directory; what cannot be read counts as nothing.
-fn size(directory: &Path) -> u64 {
-    let own = |path: &PathBuf| {
-        MIN_BYTES + path.symlink_metadata().map_or(0, |found| if found.is_file() { found.len() } else { 0 })
-    };
-    let found = entries(directory).unwrap_or_default();
-    found.iter().map(|path| own(path) + if is_directory(path) { size(path) } else { 0 }).sum()
+/// What a file, or a directory with all in it, counts; what cannot be read counts nothing.
+fn size(path: &Path) -> u64 {
+    let Ok(metadata) = path.symlink_metadata() else { return 0 };
+    match metadata.is_dir() {
+        true => ENTRY_BYTES + entries(path).unwrap_or_default().iter().map(|path| size(path)).sum::<u64>(),
+        false => ENTRY_BYTES + if metadata.is_file() { metadata.len() } else { 0 },
+    }
 }
 
 /// When a file of a segment was last written; `None`: there is none.

@@ -22,7 +22,7 @@ pub struct CollectorConfig {
     /// The same for those of one identity. Default 1 GiB.
     #[serde(default = "default_each")]
     pub max_bytes_per_identity: u64,
-    /// Files that were last written longer ago are removed; 0: none are. Default 90 days.
+    /// Files that were last written longer ago are removed; 0 s: none are. Default 90 days.
     #[serde(default = "default_age", with = "humantime_serde")]
     pub max_age: Duration,
 }
@@ -43,7 +43,7 @@ impl CollectorConfig {
     pub(crate) fn check(&self) -> Result<(), InvalidSetting> {
         let invalid = |key: &str, fault: &str| Err(InvalidSetting(format!("audit_collector.{key}: {fault}")));
         if !self.directory.is_absolute() {
-            return invalid("directory", "expected an absolute path");
+            return invalid("directory", &format!("{} is not an absolute path", self.directory.display()));
         }
         let sizes =
             [("max_total_bytes", self.max_total_bytes), ("max_bytes_per_identity", self.max_bytes_per_identity)];

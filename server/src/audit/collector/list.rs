@@ -7,6 +7,7 @@ use telexec_executor::text::{error_chain, printable};
 use time::OffsetDateTime;
 
 use super::agent_log::{segments, written};
+use super::segment::log_in;
 use super::{SUFFIX, identity_of};
 use crate::audit::follower::Follower;
 use crate::audit::tail;
@@ -18,8 +19,8 @@ struct Row {
     agent: String,
     first: u64,
     last: u64,
-    /// When its newest file was last written.
-    received: String,
+    /// When its newest file was.
+    written: String,
     log: PathBuf,
 }
 
@@ -37,13 +38,16 @@ pub(crate) fn list_collected(directory: &Path, out: &mut impl Write) -> io::Resu
         }
     };
     if rows.is_empty() {
-        logging::line(&format!("telexecd: no audit log in {}", directory.display()));
+        let directory = directory.display();
+        logging::line(&format!(
+            "telexecd: no collected audit log in {directory}: is it the directory of [audit_collector]?"
+        ));
         return Ok(1);
     }
     let width = rows.iter().map(|row| row.agent.chars().count()).max().unwrap_or(0).max(5);
-    writeln!(out, "{:width$} {:>10} {:>10}  {:27}  LOG", "AGENT", "FIRST", "LAST", "RECEIVED")?;
-    for Row { agent, first, last, received, log } in rows {
-        writeln!(out, "{agent:width$} {first:>10} {last:>10}  {received:27}  {}", printable(&log.to_string_lossy()))?;
+    writeln!(out, "{:width$} {:>10} {:>10}  {:27}  LOG", "AGENT", "FIRST", "LAST", "WRITTEN")?;
+    for Row { agent, first, last, written, log } in rows {
+        writeln!(out, "{agent:width$} {first:>10} {last:>10}  {written:27}  {}", printable(&log.to_string_lossy()))?;
     }
     Ok(0)
 }
@@ -64,11 +68,11 @@ fn rows(directory: &Path) -> io::Result<Vec<Row>> {
 
 /// `None`: it has no record.
 fn row(agent: &str, segment: &Path) -> io::Result<Option<Row>> {
-    let log = segment.join(super::segment::NAME);
+    let log = log_in(segment);
     let mut follower = Follower::new(log.clone(), None);
     follower.set_limit(1);
     let first = follower.read()?.lines.first().map(|line| line.seq);
     let (Some(first), Some(last)) = (first, tail::last(&log)?) else { return Ok(None) };
-    let received = written(segment)?.map(OffsetDateTime::from).map(rfc3339).unwrap_or_default();
-    Ok(Some(Row { agent: agent.to_owned(), first, last: last.seq, received, log }))
+    let written = written(segment)?.map(OffsetDateTime::from).map(rfc3339).unwrap_or_default();
+    Ok(Some(Row { agent: agent.to_owned(), first, last: last.seq, written, log }))
 }

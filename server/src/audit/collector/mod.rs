@@ -4,6 +4,7 @@
 
 mod agent_log;
 mod config;
+mod error;
 mod list;
 mod received;
 mod request;
@@ -15,35 +16,39 @@ use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use telexec_engine::Workers;
 use telexec_executor::ExecutorError;
 use telexec_executor::text::error_chain;
-use tracing::warn;
+use telexec_proto::convert::error_to_status;
+use tonic::Status;
 
 use self::agent_log::{AgentLog, Outcome, entries};
 pub use self::config::CollectorConfig;
+use self::error::StoreError;
 pub(crate) use self::list::list_collected;
 use self::received::{Batch, Received};
 use self::request::PartialSuccess;
 pub(crate) use self::service::LogsServer;
 use super::{AuditError, files};
+use crate::call::Call;
 use crate::digest::sha256;
-use crate::identity::Identity;
 use crate::lock::lock;
 
 /// How the names of the agents' directories end.
 const SUFFIX: &str = ".audit";
-/// What is not in the name of a directory as it is in that of an identity.
+/// What is encoded in the names of directories: all but letters, digits and these.
 const ENCODED: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'.').remove(b'-').remove(b'_').remove(b':').remove(b'=').remove(b'@');
 /// Of a directory's name, without the suffix; longer ones end with their digest.
 const MAX_NAME_BYTES: usize = 200;
-/// Agents' requests that are stored at once. One of them waits for its disk.
+/// Requests that are stored at once, each of another agent.
 const MAX_WORKERS: usize = 4;
 /// Parts of a request that do not follow one another. An agent sends one, or two where a file was removed.
 const MAX_PARTS: usize = 8;
@@ -96,7 +101,14 @@ impl Collector {
     }
 
     fn open_directory(config: CollectorConfig) -> io::Result<Self> {
+        if config.directory.exists() && !config.directory.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
         DirBuilder::new().recursive(true).mode(0o700).create(&config.directory)?;
+        let is_other = |path: &PathBuf| path.file_name().is_some_and(|name| !is_collected(name));
+        if let Some(other) = entries(&config.directory)?.iter().find(|path| is_other(path)) {
+            return Err(io::Error::other(format!("{} is in it: use a directory for nothing else", other.display())));
+        }
         let held = files::lock(&config.directory.join("collector"))?;
         let mut logs = HashMap::new();
         for path in entries(&config.directory)? {
@@ -116,84 +128,87 @@ impl Collector {
     /// Stores what the agent with this identity has sent. Returns what is not to be sent again, if there is any.
     ///
     /// # Errors
-    /// [`ExecutorError::Exhausted`]: not all of it is stored.
-    async fn store(&self, identity: &Identity, batch: Batch) -> Result<Option<PartialSuccess>, ExecutorError> {
-        let (this, identity) = (self.clone(), identity.to_string());
-        let owner = identity.clone();
-        let stored = self.0.workers.run(&owner, move || this.store_batch(&identity, batch)).await;
-        stored.map_err(|lost| ExecutorError::Internal(lost.to_string()))?.map_err(|error| {
+    /// INVALID_ARGUMENT: it is no such request. RESOURCE_EXHAUSTED: not all of it is stored.
+    async fn store(&self, call: &Call, request: Bytes) -> Result<Option<PartialSuccess>, Status> {
+        let (this, identity) = (self.clone(), call.caller.identity.to_string());
+        // also if the call does not wait for it
+        let (owner, reservation) = (identity.clone(), Arc::clone(&call.reservation));
+        let store = move || {
+            let stored = this.store_request(&identity, request);
+            drop(reservation);
+            stored
+        };
+        let stored = self.0.workers.run(&owner, store).await;
+        stored.map_err(|lost| error_to_status(&ExecutorError::Internal(lost.to_string())))?.map_err(|error| {
+            if let StoreError::Malformed = error {
+                return Status::invalid_argument(error.to_string());
+            }
             let reason = format!("the records are not stored: {}", error_chain(&error));
-            ExecutorError::Exhausted { reason, retry_after: Some(RETRY_AFTER) }
+            error_to_status(&ExecutorError::Exhausted { reason, retry_after: Some(RETRY_AFTER) })
         })
     }
 
-    fn store_batch(&self, identity: &str, mut batch: Batch) -> io::Result<Option<PartialSuccess>> {
+    fn store_request(&self, identity: &str, request: Bytes) -> Result<Option<PartialSuccess>, StoreError> {
+        let mut batch = Batch::of(request).map_err(|_| StoreError::Malformed)?;
         let mut outcome = Outcome::default();
         let stored = self.store_records(identity, &mut batch, &mut outcome);
         let mut counts = lock(&self.0.counts);
         counts.stored += outcome.stored;
         counts.repeated += outcome.repeated;
         counts.breaks += outcome.breaks;
-        let Err(error) = stored else {
-            counts.rejected = counts.rejected.saturating_add(batch.rejected);
-            let Batch { rejected, reason, .. } = batch;
-            let rejected = i64::try_from(rejected).unwrap_or(i64::MAX);
-            let partial = PartialSuccess { rejected_log_records: rejected, error_message: reason };
-            return Ok((rejected > 0).then_some(partial));
-        };
-        counts.refused += 1;
-        Err(error)
+        counts.refused += u64::from(stored.is_err());
+        stored?;
+        counts.rejected = counts.rejected.saturating_add(batch.rejected);
+        let rejected_log_records = i64::try_from(batch.rejected).unwrap_or(i64::MAX);
+        let partial = PartialSuccess { rejected_log_records, error_message: batch.reason };
+        Ok((rejected_log_records > 0).then_some(partial))
     }
 
-    fn store_records(&self, identity: &str, batch: &mut Batch, outcome: &mut Outcome) -> io::Result<()> {
+    fn store_records(&self, identity: &str, batch: &mut Batch, outcome: &mut Outcome) -> Result<(), StoreError> {
         let records = std::mem::take(&mut batch.records);
         if records.is_empty() {
             return Ok(());
         }
-        let log = self.log_of(identity);
-        let mut log = lock(&log);
-        let before = log.bytes();
-        let parts = records.chunk_by(Received::is_followed_by);
+        let name = directory_name(identity);
+        let known = lock(&self.0.logs).get(&name).cloned();
+        let path = || self.0.config.directory.join(format!("{name}{SUFFIX}"));
+        let shared = known.unwrap_or_else(|| Arc::new(Mutex::new(AgentLog::new(path(), identity))));
+        let mut log = lock(&shared);
+        let (before, mut reserved) = (log.bytes(), 0);
         let mut stored = Ok(());
-        for (number, part) in parts.enumerate() {
+        for (number, part) in records.chunk_by(Received::is_followed_by).enumerate() {
             if number >= MAX_PARTS {
                 batch.reject(part.len() as u64, || "too many records do not follow the ones before them".to_owned());
                 continue;
             }
-            stored = stored.and_then(|()| log.store(part, outcome, |bytes, added| self.take_room(bytes, added)));
+            let reserve = |bytes, added| self.reserve(bytes, added).map(|()| reserved += added);
+            stored = stored.and_then(|()| log.store(part, outcome, reserve));
         }
-        self.resized(before, log.bytes());
-        if log.bytes() == 0 {
-            lock(&self.0.logs).remove(&directory_name(identity));
+        self.resized(before.wrapping_add(reserved), log.bytes());
+        log.log_refusal(&stored);
+        // who has sent nothing that is stored takes no memory
+        if log.bytes() > 0 {
+            drop(log);
+            lock(&self.0.logs).entry(name).or_insert(shared);
         }
-        log.refused(stored.as_ref().err());
         stored
     }
 
-    fn log_of(&self, identity: &str) -> Arc<Mutex<AgentLog>> {
-        let name = directory_name(identity);
-        let mut logs = lock(&self.0.logs);
-        if let Some(log) = logs.get(&name) {
-            return Arc::clone(log);
-        }
-        let path = self.0.config.directory.join(format!("{name}{SUFFIX}"));
-        let log = Arc::new(Mutex::new(AgentLog::new(path, identity)));
-        logs.insert(name, Arc::clone(&log));
-        log
-    }
-
+    /// Takes room for a log that has so many bytes, and may grow by so many.
+    ///
     /// # Errors
-    /// A log that has so many bytes may not grow by so many.
-    fn take_room(&self, bytes: u64, added: u64) -> io::Result<()> {
+    /// There is none.
+    fn reserve(&self, bytes: u64, added: u64) -> Result<(), StoreError> {
         let CollectorConfig { max_total_bytes, max_bytes_per_identity, .. } = self.0.config;
-        let full = |text: &str| Err(io::Error::new(io::ErrorKind::StorageFull, text));
         if bytes.saturating_add(added) > max_bytes_per_identity {
-            return full("those of this identity have reached the limit, audit_collector.max_bytes_per_identity");
+            return Err(StoreError::Full(
+                "those of this identity have reached the limit, audit_collector.max_bytes_per_identity",
+            ));
         }
-        if self.0.total.load(Ordering::Relaxed).saturating_add(added) > max_total_bytes {
-            return full("those of all agents together have reached the limit, audit_collector.max_total_bytes");
-        }
-        Ok(())
+        let grown = |total: u64| total.checked_add(added).filter(|total| *total <= max_total_bytes);
+        let full = "those of all agents together have reached the limit, audit_collector.max_total_bytes";
+        let total = self.0.total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown);
+        total.map(drop).map_err(|_| StoreError::Full(full))
     }
 
     fn resized(&self, before: u64, after: u64) {
@@ -219,12 +234,11 @@ impl Collector {
         for log in logs {
             let mut log = lock(&log);
             let before = log.bytes();
-            if let Err(error) = log.remove_old(max_age) {
-                warn!(%error, "collected records that are too old cannot be removed");
-            }
+            log.remove_old(max_age);
             self.resized(before, log.bytes());
         }
-        lock(&self.0.logs).retain(|_, log| log.try_lock().map_or(true, |log| log.bytes() > 0));
+        // while the map is locked nobody gets another reference to one
+        lock(&self.0.logs).retain(|_, log| Arc::strong_count(log) > 1 || lock(log).bytes() > 0);
     }
 
     /// What was received since the agent started, and what is there.
@@ -249,7 +263,16 @@ fn identity_of(name: &str) -> String {
     percent_decode_str(name).decode_utf8_lossy().into_owned()
 }
 
+/// The lines of the records in a request.
+#[cfg(fuzzing)]
+pub(crate) fn records_of_request(request: &[u8]) -> Vec<Bytes> {
+    let batch = Batch::of(Bytes::copy_from_slice(request)).unwrap_or_default();
+    batch.records.into_iter().map(|record| record.text).collect()
+}
+
 /// Whether this is the name of something that a collector makes in its directory.
 pub(crate) fn is_collected(name: &OsStr) -> bool {
-    name.to_str().is_some_and(|name| name == "collector.lock" || name.ends_with(SUFFIX))
+    let is_own = |name: &str| name == "collector.lock" || name.ends_with(SUFFIX);
+    // at the top of a file system
+    name.to_str().is_some_and(|name| is_own(name) || name == "lost+found")
 }

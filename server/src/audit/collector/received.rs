@@ -26,6 +26,9 @@ impl Received {
             return Err(Fault::Malformed("it has a newline".to_owned()));
         }
         let Entry { seq, prev, hash, .. } = chain::read(&text)?;
+        if [0, u64::MAX].contains(&seq) {
+            return Err(Fault::Malformed(format!("its number is {seq}")));
+        }
         Ok(Self { seq, prev, hash, text })
     }
 
@@ -33,9 +36,9 @@ impl Received {
         Link { seq: self.seq, hash: self.hash.clone() }
     }
 
-    /// Whether this is that record.
-    pub(super) fn is(&self, record: &Link) -> bool {
-        self.seq == record.seq && self.hash == record.hash
+    /// Whether this is the record with this number and hash.
+    pub(super) fn is(&self, seq: u64, hash: &str) -> bool {
+        self.seq == seq && self.hash == hash
     }
 
     /// Whether it is the next one after that record.

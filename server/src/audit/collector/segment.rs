@@ -1,4 +1,4 @@
-//! A part of one agent's log in which no record is missing: a file, and those that were rotated before it.
+//! A part of an agent's log in which each record follows the one before it: a file, and those that were rotated before it.
 
 use std::fs::DirBuilder;
 use std::io::{self, Write};
@@ -6,98 +6,144 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use tracing::warn;
+
+use super::error::StoreError;
 use super::received::Received;
 use crate::audit::chain::Link;
 use crate::audit::follower::Follower;
 use crate::audit::{files, tail};
 
 /// Of the current file.
-pub(super) const NAME: &str = "audit.log";
+const NAME: &str = "audit.log";
 /// A file is rotated before it would grow larger.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
 /// A file is rotated when it is older, so that old records can be removed.
 const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A segment, for the agent's log alone that sends it.
+/// A segment that is written.
 #[derive(Debug)]
 pub(super) struct Segment {
     path: PathBuf,
     /// Of the current file, in bytes.
     length: u64,
-    /// The number of its first record, or of the next one if it is empty.
+    /// The number of its first record, if there is one.
     first: u64,
     /// When it was made.
     created: SystemTime,
-    last: Link,
+    /// `None`: it has no record yet.
+    last: Option<Link>,
+}
+
+/// The current file of the segment in this directory.
+pub(super) fn log_in(directory: &Path) -> PathBuf {
+    directory.join(NAME)
+}
+
+/// Whether the segment in this directory has a record.
+///
+/// # Errors
+/// A file cannot be read.
+pub(super) fn has(directory: &Path, record: &Received) -> io::Result<bool> {
+    let found = Follower::new(log_in(directory), Some(record.seq)).read()?;
+    Ok(found.lines.first().is_some_and(|line| record.is(line.seq, &line.hash)))
 }
 
 impl Segment {
-    /// Opens the one in this directory, or makes it.
+    /// Makes one in this directory, which is made too.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(super) fn create(directory: &Path) -> Result<Self, StoreError> {
+        let made = DirBuilder::new().mode(0o700).create(directory).and_then(|()| files::sync_directory(directory));
+        made.map_err(|error| StoreError::file(directory, error))?;
+        Self::open(directory)
+    }
+
+    /// Opens the one in this directory.
     ///
     /// # Errors
     /// It cannot be used.
-    pub(super) fn open(directory: &Path) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        let path = directory.join(NAME);
-        let tail = tail::open(&path)?;
-        files::sync_directory(&path)?;
-        let created = tail.file.metadata()?.created().unwrap_or_else(|_| SystemTime::now());
-        Ok(Self { path, length: tail.length, first: tail.first, created, last: tail.last })
+    pub(super) fn open(directory: &Path) -> Result<Self, StoreError> {
+        let path = log_in(directory);
+        let opened = || {
+            let tail = tail::open(&path)?;
+            files::sync_directory(&path)?;
+            let created = tail.file.metadata()?.created().unwrap_or_else(|_| SystemTime::now());
+            Ok((tail, created))
+        };
+        let (tail, created) = opened().map_err(|error| StoreError::file(&path, error))?;
+        if let Some((file, bytes)) = &tail.aside {
+            warn!(file = %file.display(), bytes, "the unusable end of a collected audit log was moved to this file");
+        }
+        let last = Some(tail.last).filter(|last| last.seq > 0);
+        Ok(Self { path, length: tail.length, first: tail.first, created, last })
     }
 
-    /// The last record.
-    pub(super) fn last(&self) -> &Link {
-        &self.last
+    /// Whether it is the one in this directory.
+    pub(super) fn is_in(&self, directory: &Path) -> bool {
+        self.path == log_in(directory)
     }
 
-    /// Whether it has this record.
+    /// The last record; `None`: there is none yet.
+    pub(super) fn last(&self) -> Option<&Link> {
+        self.last.as_ref()
+    }
+
+    /// Removes it, if there is nothing in it.
+    pub(super) fn remove_empty(self, directory: &Path) {
+        if self.length == 0 {
+            let _ = std::fs::remove_file(&self.path);
+        }
+        let _ = std::fs::remove_dir(directory);
+    }
+
+    /// Appends records, each of which follows the one before it, and waits until they are on disk. Returns whether the file before was
+    /// rotated.
     ///
     /// # Errors
-    /// A file cannot be read.
-    pub(super) fn has(&self, record: &Link) -> io::Result<bool> {
-        let mut follower = Follower::new(self.path.clone(), Some(record.seq));
-        follower.set_limit(1);
-        let found = follower.read()?;
-        Ok(found.lines.first().is_some_and(|line| line.seq == record.seq && line.hash == record.hash))
-    }
-
-    /// Appends records, each of which follows the one before it, and waits until they are on disk.
-    ///
-    /// # Errors
-    /// They may not be: open it again.
-    pub(super) fn append(&mut self, records: &[Received]) -> io::Result<()> {
-        let Some(last) = records.last() else { return Ok(()) };
-        let mut text = Vec::with_capacity(length_of(records));
+    /// Some or all may not be on disk: open it again.
+    pub(super) fn append(&mut self, records: &[Received]) -> Result<bool, StoreError> {
+        let (bytes, mut text) = (length_of(records), Vec::new());
+        text.reserve_exact(bytes);
         for record in records {
             text.extend_from_slice(&record.text);
             text.push(b'\n');
         }
-        self.make_room(text.len() as u64)?;
-        let mut file = files::open(&self.path)?;
-        if file.metadata()?.len() != self.length {
-            return Err(io::Error::other("something else writes to it"));
+        let is_rotated = self.write(&text).map_err(|error| StoreError::file(&self.path, error))?;
+        if let Some(first) = records.first().filter(|_| self.length == text.len() as u64) {
+            self.first = first.seq;
         }
-        if let Err(error) = file.write_all(&text).and_then(|()| file.sync_data()) {
+        self.last = records.last().map(Received::link).or(self.last.take());
+        Ok(is_rotated)
+    }
+
+    fn write(&mut self, text: &[u8]) -> io::Result<bool> {
+        let is_rotated = self.is_full(text.len() as u64);
+        if is_rotated {
+            std::fs::rename(&self.path, files::rotated_name(&self.path, self.first))?;
+            (self.length, self.created) = (0, SystemTime::now());
+        }
+        let mut file = files::open(&self.path)?;
+        if is_rotated {
+            files::sync_directory(&self.path)?;
+        }
+        if file.metadata()?.len() != self.length {
+            return Err(io::Error::other("something else has changed it since it was last written"));
+        }
+        if let Err(error) = file.write_all(text).and_then(|()| file.sync_data()) {
             // of an incomplete line nothing is to be left
             let _ = file.set_len(self.length);
             return Err(error);
         }
         self.length += text.len() as u64;
-        self.last = last.link();
-        Ok(())
+        Ok(is_rotated)
     }
 
-    /// Rotates the current file if it is full, or old.
-    fn make_room(&mut self, bytes: u64) -> io::Result<()> {
-        let is_full = self.length.saturating_add(bytes) > MAX_BYTES;
+    /// Whether the current file is to be rotated before so many bytes are added.
+    fn is_full(&self, bytes: u64) -> bool {
         let is_old = self.created.elapsed().is_ok_and(|age| age > MAX_AGE);
-        if self.length == 0 || !(is_full || is_old) {
-            return Ok(());
-        }
-        std::fs::rename(&self.path, files::rotated_name(&self.path, self.first))?;
-        files::sync_directory(&self.path)?;
-        (self.length, self.first, self.created) = (0, self.last.seq.saturating_add(1), SystemTime::now());
-        Ok(())
+        self.length > 0 && (is_old || self.length.saturating_add(bytes) > MAX_BYTES)
     }
 }
 

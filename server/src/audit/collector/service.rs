@@ -14,7 +14,6 @@ use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Request, Response, Status};
 
 use super::Collector;
-use super::received::Batch;
 use super::request::{ExportCodec, ExportLogsResponse};
 use crate::admission::Stack;
 use crate::call::status::counted;
@@ -64,12 +63,9 @@ impl Export {
         let call = Call::of(&request, Rpc::ExportLogs)?;
         self.stack.permit(&call).await.map_err(|error| error_to_status(&error))?;
         let request = request.into_inner();
-        // decompressed, and once more as it is written
-        call.reservation.add(request.len().saturating_mul(2)).map_err(|excess| error_to_status(&excess.into()))?;
-        let batch = Batch::of(request);
-        let batch = batch.map_err(|_| Status::invalid_argument("the request is no ExportLogsServiceRequest"))?;
-        let stored = self.collector.store(&call.caller.identity, batch).await;
-        let partial_success = stored.map_err(|error| error_to_status(&error))?;
+        // decompressed, its records, and their text as it is written
+        call.reservation.add(request.len().saturating_mul(3)).map_err(|excess| error_to_status(&excess.into()))?;
+        let partial_success = self.collector.store(&call, request).await?;
         counted(&call.reservation, ExportLogsResponse { partial_success })
     }
 }

@@ -4,6 +4,7 @@
 //! again, in order; `seq` shows duplicates. The last one that was delivered is in a file beside the log, for the next agent.
 
 mod config;
+mod explanation;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod state;
@@ -22,6 +23,7 @@ use tracing::{info, warn};
 
 pub use self::config::DestinationConfig;
 pub(crate) use self::config::Protocol;
+use self::explanation::explain;
 use self::state::{Delivered, StateFile};
 use super::files;
 use super::follower::{Follower, Line};
@@ -323,6 +325,7 @@ impl Unsent {
         self.status.failing.store(true, Ordering::Relaxed);
         self.is_working = false;
         let text = error_chain(error);
+        let text = explain(&text, self.protocol).unwrap_or(text);
         if self.last_error != text {
             let (address, to) = (&self.address, self.protocol);
             warn!(error = text, address, "the audit log cannot be sent to {to}: its records are sent later");

@@ -16,8 +16,8 @@ use telexec_executor::text::{printable, root_cause};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio_rustls::TlsConnector;
-use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
 use tower::service_fn;
 use tracing::warn;
 
@@ -155,6 +155,9 @@ async fn export(
 fn failure(status: &Status) -> io::Error {
     match status.source() {
         Some(source) => lost(source),
+        None if status.code() == Code::Unimplemented => io::Error::other(
+            "what listens there does not collect logs: an agent does with [audit_collector] in its configuration",
+        ),
         None => io::Error::other(format!("the collector answers {:?}: {}", status.code(), shown(status.message()))),
     }
 }
