@@ -17,8 +17,10 @@ use crate::audit::files;
 
 /// Counted for each file and directory, so that many small ones reach the limits too.
 const ENTRY_BYTES: u64 = 4096;
+/// Of one agent: a request takes time for each.
+const MAX_SEGMENTS: usize = 1000;
 /// Segments that are searched for records that do not follow the last one.
-const MAX_SEARCHED: usize = 16;
+const MAX_SEARCHED: usize = 4;
 
 /// The log of one agent.
 #[derive(Debug)]
@@ -93,8 +95,9 @@ impl AgentLog {
         outcome: &mut Outcome,
         reserve: impl FnOnce(u64, u64) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        if self.segment.is_none() {
-            self.segment = self.open()?;
+        match &self.segment {
+            Some(segment) => segment.check()?,
+            None => self.segment = self.open()?,
         }
         let last = self.segment.as_ref().and_then(Segment::last).cloned();
         let continuation = match &last {
@@ -175,14 +178,16 @@ impl AgentLog {
     /// Begins a segment with these records.
     fn begin(&mut self, records: &[Received]) -> Result<(), StoreError> {
         match DirBuilder::new().mode(0o700).create(&self.directory) {
-            Ok(()) => {
-                self.bytes += ENTRY_BYTES;
-                files::sync_directory(&self.directory).map_err(|error| StoreError::file(&self.directory, error))?;
-            }
+            Ok(()) => self.bytes += ENTRY_BYTES,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(StoreError::file(&self.directory, error)),
         }
-        let newest = self.segments()?.pop().as_deref().and_then(number);
+        files::sync_directory(&self.directory).map_err(|error| StoreError::file(&self.directory, error))?;
+        let mut segments = self.segments()?;
+        if segments.len() >= MAX_SEGMENTS {
+            return Err(StoreError::Full("there are 1000 parts of the log of this identity: move some elsewhere"));
+        }
+        let newest = segments.pop().as_deref().and_then(number);
         let directory = self.directory.join(format!("{:06}", newest.unwrap_or(0).saturating_add(1)));
         let mut segment = Segment::create(&directory)?;
         self.bytes += 2 * ENTRY_BYTES;

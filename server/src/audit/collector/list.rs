@@ -19,7 +19,7 @@ struct Row {
     agent: String,
     first: u64,
     last: u64,
-    /// When its newest file was.
+    /// When its newest file was written.
     written: String,
     log: PathBuf,
 }

@@ -8,6 +8,7 @@ mod error;
 mod list;
 mod received;
 mod request;
+mod search;
 mod segment;
 mod service;
 
@@ -28,6 +29,7 @@ use telexec_executor::ExecutorError;
 use telexec_executor::text::error_chain;
 use telexec_proto::convert::error_to_status;
 use tonic::Status;
+use tracing::warn;
 
 use self::agent_log::{AgentLog, Outcome, entries};
 pub use self::config::CollectorConfig;
@@ -105,6 +107,7 @@ impl Collector {
             return Err(io::ErrorKind::NotADirectory.into());
         }
         DirBuilder::new().recursive(true).mode(0o700).create(&config.directory)?;
+        files::sync_directory(&config.directory)?;
         let is_other = |path: &PathBuf| path.file_name().is_some_and(|name| !is_collected(name));
         if let Some(other) = entries(&config.directory)?.iter().find(|path| is_other(path)) {
             return Err(io::Error::other(format!("{} is in it: use a directory for nothing else", other.display())));
@@ -140,10 +143,12 @@ impl Collector {
         };
         let stored = self.0.workers.run(&owner, store).await;
         stored.map_err(|lost| error_to_status(&ExecutorError::Internal(lost.to_string())))?.map_err(|error| {
-            if let StoreError::Malformed = error {
-                return Status::invalid_argument(error.to_string());
-            }
-            let reason = format!("the records are not stored: {}", error_chain(&error));
+            let reason = match &error {
+                StoreError::Malformed => return Status::invalid_argument(error.to_string()),
+                StoreError::Full(_) => format!("the records are not stored: {error}"),
+                // the path is for the log
+                StoreError::File { source, .. } => format!("the records cannot be written: {}", error_chain(source)),
+            };
             error_to_status(&ExecutorError::Exhausted { reason, retry_after: Some(RETRY_AFTER) })
         })
     }
@@ -159,6 +164,10 @@ impl Collector {
         counts.refused += u64::from(stored.is_err());
         stored?;
         counts.rejected = counts.rejected.saturating_add(batch.rejected);
+        if batch.rejected > 0 {
+            let Batch { rejected, reason, .. } = &batch;
+            warn!(agent = identity, rejected, reason, "log records that an agent has sent are rejected");
+        }
         let rejected_log_records = i64::try_from(batch.rejected).unwrap_or(i64::MAX);
         let partial = PartialSuccess { rejected_log_records, error_message: batch.reason };
         Ok((rejected_log_records > 0).then_some(partial))

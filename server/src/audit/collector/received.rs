@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::request::{Malformed, each_text};
 use crate::audit::chain::{self, Entry, Fault, Link, MAX_LINE};
+use crate::audit::follower::{Line, number};
 
 /// A record as an agent has written it, and sent.
 #[derive(Clone, Debug)]
@@ -26,6 +27,10 @@ impl Received {
             return Err(Fault::Malformed("it has a newline".to_owned()));
         }
         let Entry { seq, prev, hash, .. } = chain::read(&text)?;
+        // as they are found again
+        if number(&text) != Some(seq) || Line::of(&text).is_none() {
+            return Err(Fault::Malformed("no agent writes it so".to_owned()));
+        }
         if [0, u64::MAX].contains(&seq) {
             return Err(Fault::Malformed(format!("its number is {seq}")));
         }

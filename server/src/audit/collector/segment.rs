@@ -10,8 +10,8 @@ use tracing::warn;
 
 use super::error::StoreError;
 use super::received::Received;
+use super::search::has_line;
 use crate::audit::chain::Link;
-use crate::audit::follower::Follower;
 use crate::audit::{files, tail};
 
 /// Of the current file.
@@ -45,8 +45,7 @@ pub(super) fn log_in(directory: &Path) -> PathBuf {
 /// # Errors
 /// A file cannot be read.
 pub(super) fn has(directory: &Path, record: &Received) -> io::Result<bool> {
-    let found = Follower::new(log_in(directory), Some(record.seq)).read()?;
-    Ok(found.lines.first().is_some_and(|line| record.is(line.seq, &line.hash)))
+    has_line(&log_in(directory), record.seq, &record.text)
 }
 
 impl Segment {
@@ -68,6 +67,8 @@ impl Segment {
         let path = log_in(directory);
         let opened = || {
             let tail = tail::open(&path)?;
+            // what is there is acknowledged when it is sent again
+            tail.file.sync_all()?;
             files::sync_directory(&path)?;
             let created = tail.file.metadata()?.created().unwrap_or_else(|_| SystemTime::now());
             Ok((tail, created))
@@ -88,6 +89,17 @@ impl Segment {
     /// The last record; `None`: there is none yet.
     pub(super) fn last(&self) -> Option<&Link> {
         self.last.as_ref()
+    }
+
+    /// # Errors
+    /// Something else has changed it since it was last written: open it again.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        let changed = || io::Error::other("something else has changed it since it was last written");
+        let checked = self.path.symlink_metadata().and_then(|metadata| match metadata.len() == self.length {
+            true => Ok(()),
+            false => Err(changed()),
+        });
+        checked.map_err(|error| StoreError::file(&self.path, error))
     }
 
     /// Removes it, if there is nothing in it.
@@ -127,9 +139,6 @@ impl Segment {
         let mut file = files::open(&self.path)?;
         if is_rotated {
             files::sync_directory(&self.path)?;
-        }
-        if file.metadata()?.len() != self.length {
-            return Err(io::Error::other("something else has changed it since it was last written"));
         }
         if let Err(error) = file.write_all(text).and_then(|()| file.sync_data()) {
             // of an incomplete line nothing is to be left

@@ -7,7 +7,7 @@ use tonic::Code;
 use tonic::codec::CompressionEncoding;
 
 use super::super::Audit;
-use super::{Chain, Collected, Sender, own_name, record, text};
+use super::{Chain, Collected, Sender, own_name, record, sealed, text};
 use crate::cli::troubleshooting::shows;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -23,6 +23,9 @@ async fn what_is_no_record_is_rejected() {
         Value::StringValue(String::new()),
         Value::StringValue(lines[0].replacen("\"e\"", "\"f\"", 1)),
         Value::StringValue(within_newline),
+        // of which no other file would know the number
+        Value::StringValue(sealed(r#" {"seq":1,"time":"t","event":"e","prev":"p""#)),
+        Value::StringValue(sealed(r#"{"seq":1,"time":"t","event":"e","trace_id":1,"prev":"p""#)),
         Value::StringValue(numbered_0.lines(1, 0).remove(0)),
         Value::StringValue("x".repeat(2 << 20)),
         Value::IntValue(1),
@@ -51,7 +54,7 @@ async fn what_is_no_record_is_rejected() {
     let rejected = sender.send(&unrelated).await.unwrap().unwrap();
     assert_eq!(rejected.rejected_log_records, 92, "{rejected:?}");
     assert_eq!(Scrape::of(&collector).await.sum("telexec_audit_collector_rejected_records_total") as i64, {
-        8 + 1 + 100_000 + rejected.rejected_log_records
+        10 + 1 + 100_000 + rejected.rejected_log_records
     });
 }
 

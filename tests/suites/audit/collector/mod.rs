@@ -65,6 +65,11 @@ fn own_name() -> String {
     format!("unix:uid={}", rustix::process::getuid().as_raw())
 }
 
+/// A line that begins so, with its hash.
+fn sealed(text: &str) -> String {
+    format!("{text},\"hash\":\"{}\"}}", telexec_receipt::sha256(text.as_bytes()).unwrap())
+}
+
 /// A log as an agent writes it.
 struct Chain {
     seq: u64,
@@ -85,7 +90,7 @@ impl Chain {
             let text =
                 format!("{{\"seq\":{seq},\"time\":\"t\",\"event\":\"{event}\",\"more\":\"{more}\",\"prev\":\"{prev}\"");
             self.prev = telexec_receipt::sha256(text.as_bytes()).unwrap();
-            format!("{text},\"hash\":\"{}\"}}", self.prev)
+            sealed(&text)
         };
         (0..count).map(line).collect()
     }
