@@ -162,15 +162,17 @@ impl Collector {
         counts.repeated += outcome.repeated;
         counts.breaks += outcome.breaks;
         counts.refused += u64::from(stored.is_err());
+        // otherwise they come again with the others
+        counts.rejected = counts.rejected.saturating_add(if stored.is_ok() { batch.rejected } else { 0 });
+        drop(counts);
         stored?;
-        counts.rejected = counts.rejected.saturating_add(batch.rejected);
-        if batch.rejected > 0 {
-            let Batch { rejected, reason, .. } = &batch;
-            warn!(agent = identity, rejected, reason, "log records that an agent has sent are rejected");
+        let Batch { rejected, reason, .. } = batch;
+        if rejected == 0 {
+            return Ok(None);
         }
-        let rejected_log_records = i64::try_from(batch.rejected).unwrap_or(i64::MAX);
-        let partial = PartialSuccess { rejected_log_records, error_message: batch.reason };
-        Ok((rejected_log_records > 0).then_some(partial))
+        warn!(agent = identity, rejected, reason, "log records that an agent has sent are rejected");
+        let rejected_log_records = i64::try_from(rejected).unwrap_or(i64::MAX);
+        Ok(Some(PartialSuccess { rejected_log_records, error_message: reason }))
     }
 
     fn store_records(&self, identity: &str, batch: &mut Batch, outcome: &mut Outcome) -> Result<(), StoreError> {
