@@ -140,9 +140,13 @@ Exit codes: 0 listed, 1 there is none, 2 invalid command line, or something cann
 configured, or the configuration is invalid.\n\n\
 Examples:\n  \
 telexecd audit collected /var/lib/telexec-collected\n  \
+telexecd audit collected --silent-for 2d /var/lib/telexec-collected\n  \
 telexecd audit collected --config /etc/telexec/telexecd.toml"
     )]
     Collected {
+        /// List only agents from which nothing has arrived for this duration, such as 2d
+        #[arg(long, value_name = "DUR", value_parser = humantime::parse_duration)]
+        silent_for: Option<Duration>,
         /// Directory of the collector [default: audit_collector.directory of --config]
         #[arg(value_name = "DIR")]
         directory: Option<PathBuf>,
@@ -310,12 +314,12 @@ impl AuditAction {
             Self::Search(search) => search.run(args, out),
             Self::Show { json, log, id } => Ok(show(log, id, *json, out)?),
             Self::Play(args) => Ok(args.run(out)?),
-            Self::Collected { directory } => {
+            Self::Collected { silent_for, directory } => {
                 let configured = || args.config().map(|config| config.audit_collector.map(|found| found.directory));
                 let directory = directory.clone().map_or_else(configured, |given| Ok(Some(given)))?;
                 let missing = "no DIR is given, and no audit_collector.directory is configured";
                 let directory = directory.ok_or_else(|| ConfigError::from(InvalidSetting(missing.to_owned())))?;
-                Ok(list_collected(&directory, out)?)
+                Ok(list_collected(&directory, *silent_for, out)?)
             }
             Self::Digest { log, argv } => {
                 out.write_all(digest_of(log, argv)?.as_bytes())?;

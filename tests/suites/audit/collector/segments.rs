@@ -173,6 +173,11 @@ async fn old_files_are_removed() {
     Sender::new(&collector).await.deliver(&all[10..20]).await;
     assert_eq!(collected.of(&own_name()), text(&all[..20]));
     collector.terminate().await;
+    let silent = async |days: &str| list(&["--silent-for", days, collected.directory().to_str().unwrap()]).await;
+    set_age(&segment, 3);
+    assert_eq!(silent("4d").await, (1, String::new()));
+    let (code, said) = silent("2d").await;
+    assert!(code == 0 && said.lines().count() == 2 && said.contains(&own_name()), "{said}");
     set_age(&segment, 91);
     let collector = collected.collector("").args(["--metrics-listen", "tcp://127.0.0.1:0"]).start();
     until("it is removed", async || collected.segments(&own_name()).is_empty()).await;
