@@ -43,6 +43,7 @@ fn is_table(line: &str) -> bool {
         || line.starts_with("[token_issuers.")
         || line == "[audit.syslog]"
         || line == "[audit.otlp]"
+        || line == "[audit_collector]"
 }
 
 /// What is commented out in it, `# key = value`, is no less true, and goes before what is not.

@@ -30,7 +30,7 @@ pub(super) struct AgentLog {
     identity: String,
     /// What all files and directories count.
     bytes: u64,
-    /// The newest segment that has a record, once something was received.
+    /// The newest segment that has a record; `None`: it is to be opened, or there is none.
     segment: Option<Segment>,
     /// Its last request was refused.
     is_refused: bool,
@@ -97,7 +97,11 @@ impl AgentLog {
     ) -> Result<(), StoreError> {
         match &self.segment {
             Some(segment) => segment.check()?,
-            None => self.segment = self.open()?,
+            None => {
+                self.segment = self.open()?;
+                // which may have moved or removed something
+                self.bytes = size(&self.directory);
+            }
         }
         let last = self.segment.as_ref().and_then(Segment::last).cloned();
         let continuation = match &last {
@@ -113,21 +117,18 @@ impl AgentLog {
             let length = length_of(new) as u64;
             reserve(self.bytes, length + 3 * ENTRY_BYTES)?;
             match continuation {
-                Continuation::Break => self.begin(new)?,
+                Continuation::Break => {
+                    // before it is done: the next agent would not know of it
+                    self.log_beginning(last.as_ref(), new);
+                    self.begin(new)?;
+                    outcome.breaks += u64::from(last.is_some());
+                }
                 Continuation::Follow(_) | Continuation::Repeated => self.append(new)?,
             }
             self.bytes += length;
         }
         outcome.stored += new.len() as u64;
         outcome.repeated += (records.len() - new.len()) as u64;
-        match (continuation, last, new.first()) {
-            (Continuation::Break, Some(last), Some(first)) => {
-                outcome.breaks += 1;
-                self.warn_of_break(last.seq, first.seq);
-            }
-            (Continuation::Break, None, Some(first)) => self.log_first(first.seq),
-            _ => {}
-        }
         Ok(())
     }
 
@@ -185,7 +186,7 @@ impl AgentLog {
         files::sync_directory(&self.directory).map_err(|error| StoreError::file(&self.directory, error))?;
         let mut segments = self.segments()?;
         if segments.len() >= MAX_SEGMENTS {
-            return Err(StoreError::Full("there are 1000 parts of the log of this identity: move some elsewhere"));
+            return Err(StoreError::Full("the log of this identity has too many parts: move some elsewhere"));
         }
         let newest = segments.pop().as_deref().and_then(number);
         let directory = self.directory.join(format!("{:06}", newest.unwrap_or(0).saturating_add(1)));
@@ -200,28 +201,23 @@ impl AgentLog {
         segments(&self.directory).map_err(|error| StoreError::file(&self.directory, error))
     }
 
-    fn log_first(&self, first: u64) {
-        let agent = &self.identity;
-        match first {
-            1 => info!(agent, "collecting the audit log of an agent"),
-            _ => warn!(
+    /// Logs that these records begin a segment after the last one.
+    fn log_beginning(&self, last: Option<&Link>, records: &[Received]) {
+        let (agent, first) = (&self.identity, records.first().map_or(0, |record| record.seq));
+        match last.map(|last| last.seq) {
+            None if first == 1 => info!(agent, "collecting the audit log of an agent"),
+            None => warn!(
                 agent,
                 first,
                 "collecting the audit log of an agent, whose earlier records are not here: they were removed, there or here"
             ),
-        }
-    }
-
-    fn warn_of_break(&self, last: u64, first: u64) {
-        let agent = &self.identity;
-        match first > last.saturating_add(1) {
-            true => warn!(
+            Some(last) if first > last.saturating_add(1) => warn!(
                 agent,
                 last,
                 first,
-                "records between these are missing in the audit log of an agent: they were removed before they were sent"
+                "records between these are missing in the audit log of an agent: they were removed before they were sent, or it is another log"
             ),
-            false => warn!(
+            Some(last) => warn!(
                 agent,
                 last,
                 first,
@@ -230,7 +226,7 @@ impl AgentLog {
         }
     }
 
-    /// Logs that a request was refused, if the one before was not.
+    /// Logs that a request was refused, if the one before was not and there is something of this agent.
     pub(super) fn log_refusal(&mut self, stored: &Result<(), StoreError>) {
         if let (Err(error), false) = (stored, self.is_refused) {
             let (agent, error) = (&self.identity, error_chain(error));

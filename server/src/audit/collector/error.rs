@@ -13,7 +13,7 @@ pub(super) enum StoreError {
     #[error("{0}")]
     Full(&'static str),
     /// A file or directory cannot be used.
-    #[error("cannot write {path}")]
+    #[error("cannot use {path}")]
     File {
         path: PathBuf,
         /// The cause.

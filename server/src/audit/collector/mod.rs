@@ -106,8 +106,9 @@ impl Collector {
         if config.directory.exists() && !config.directory.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());
         }
+        let missing: Vec<_> = config.directory.ancestors().take_while(|path| !path.exists()).collect();
         DirBuilder::new().recursive(true).mode(0o700).create(&config.directory)?;
-        files::sync_directory(&config.directory)?;
+        missing.into_iter().try_for_each(files::sync_directory)?;
         let is_other = |path: &PathBuf| path.file_name().is_some_and(|name| !is_collected(name));
         if let Some(other) = entries(&config.directory)?.iter().find(|path| is_other(path)) {
             return Err(io::Error::other(format!("{} is in it: use a directory for nothing else", other.display())));
@@ -147,7 +148,7 @@ impl Collector {
                 StoreError::Malformed => return Status::invalid_argument(error.to_string()),
                 StoreError::Full(_) => format!("the records are not stored: {error}"),
                 // the path is for the log
-                StoreError::File { source, .. } => format!("the records cannot be written: {}", error_chain(source)),
+                StoreError::File { source, .. } => format!("the records are not stored: {}", error_chain(source)),
             };
             error_to_status(&ExecutorError::Exhausted { reason, retry_after: Some(RETRY_AFTER) })
         })

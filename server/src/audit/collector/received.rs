@@ -4,7 +4,11 @@ use bytes::Bytes;
 
 use super::request::{Malformed, each_text};
 use crate::audit::chain::{self, Entry, Fault, Link, MAX_LINE};
+use crate::audit::clip_line;
 use crate::audit::follower::{Line, number};
+
+/// A reason may quote what was sent.
+const MAX_REASON_BYTES: u64 = 512;
 
 /// A record as an agent has written it, and sent.
 #[derive(Clone, Debug)]
@@ -82,7 +86,7 @@ impl Batch {
     pub(super) fn reject(&mut self, records: u64, reason: impl FnOnce() -> String) {
         self.rejected = self.rejected.saturating_add(records);
         if self.reason.is_empty() {
-            self.reason = reason();
+            self.reason = clip_line(MAX_REASON_BYTES, &reason());
         }
     }
 }

@@ -14,7 +14,7 @@ use super::search::has_line;
 use crate::audit::chain::Link;
 use crate::audit::{files, tail};
 
-/// Of the current file.
+/// The name of the current file.
 const NAME: &str = "audit.log";
 /// A file is rotated before it would grow larger.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
@@ -25,11 +25,11 @@ const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Debug)]
 pub(super) struct Segment {
     path: PathBuf,
-    /// Of the current file, in bytes.
+    /// The size of the current file, in bytes.
     length: u64,
-    /// The number of its first record, if there is one.
+    /// The number of the first record in the current file, if there is one.
     first: u64,
-    /// When it was made.
+    /// When the current file was made.
     created: SystemTime,
     /// `None`: it has no record yet.
     last: Option<Link>,
@@ -94,7 +94,7 @@ impl Segment {
     /// # Errors
     /// Something else has changed it since it was last written: open it again.
     pub(super) fn check(&self) -> Result<(), StoreError> {
-        let changed = || io::Error::other("something else has changed it since it was last written");
+        let changed = || io::Error::other("the file was changed by something else since it was last written");
         let checked = self.path.symlink_metadata().and_then(|metadata| match metadata.len() == self.length {
             true => Ok(()),
             false => Err(changed()),
@@ -141,7 +141,7 @@ impl Segment {
             files::sync_directory(&self.path)?;
         }
         if let Err(error) = file.write_all(text).and_then(|()| file.sync_data()) {
-            // of an incomplete line nothing is to be left
+            // leave no incomplete line behind
             let _ = file.set_len(self.length);
             return Err(error);
         }

@@ -1,4 +1,4 @@
-//! What to do about connections that fail for want of the right certificates.
+//! What to do about connections that fail because of certificates.
 
 use super::Protocol;
 
@@ -13,6 +13,7 @@ pub(super) fn explain(error: &str, protocol: Protocol) -> Option<String> {
         return Some(format!("none of the CAs in audit.{key}.ca has issued the server's certificate"));
     }
     let (_, alert) = error.split_once(ALERT)?;
+    let alert = alert.split(|c: char| !c.is_alphanumeric()).next()?;
     Some(match alert {
         "CertificateRequired" => {
             format!("the server requires a certificate: set audit.{key}.cert and audit.{key}.key")

@@ -17,22 +17,30 @@ async fn what_is_no_record_is_rejected() {
     let mut sender = Sender::new(&collector).await;
     let lines = Chain::new("e").lines(3, 0);
     let mut numbered_0 = Chain { seq: u64::MAX, ..Chain::new("e") };
-    let within_newline = lines[0].replacen(",\"time\"", ",\n\"time\"", 1);
-    for wrong in [
-        Value::StringValue("hello".to_owned()),
-        Value::StringValue(String::new()),
-        Value::StringValue(lines[0].replacen("\"e\"", "\"f\"", 1)),
-        Value::StringValue(within_newline),
-        // of which no other file would know the number
-        Value::StringValue(sealed(r#" {"seq":1,"time":"t","event":"e","prev":"p""#)),
-        Value::StringValue(sealed(r#"{"seq":1,"time":"t","event":"e","trace_id":1,"prev":"p""#)),
-        Value::StringValue(numbered_0.lines(1, 0).remove(0)),
-        Value::StringValue("x".repeat(2 << 20)),
-        Value::IntValue(1),
-        Value::BytesValue(lines[0].clone().into_bytes()),
+    let record_of = |fields: &str| sealed(&format!("{fields},\"prev\":\"p\""));
+    let long = record_of(&format!(r#"{{"seq":"{}","time":"t","event":"e""#, "x".repeat(900_000)));
+    for (wrong, reason) in [
+        ("hello".to_owned(), "it does not end with a hash"),
+        (String::new(), "it does not end with a hash"),
+        (lines[0].replacen("\"e\"", "\"f\"", 1), "its hash does not match"),
+        (record_of("{\"seq\":1,\n\"time\":\"t\",\"event\":\"e\""), "it has a newline"),
+        // whose numbers could not be found again
+        (record_of(r#" {"seq":1,"time":"t","event":"e""#), "no agent writes it so"),
+        (record_of(r#"{"seq":1,"time":"t","event":"e","trace_id":1"#), "no agent writes it so"),
+        (numbered_0.lines(1, 0).remove(0), "its number is 0"),
+        ("x".repeat(2 << 20), "longer than 1 MiB"),
+        (long, "[cut]"),
     ] {
-        let rejected = sender.send_records(vec![record(wrong.clone())]).await.unwrap().unwrap();
-        assert!(rejected.rejected_log_records == 1 && !rejected.error_message.is_empty(), "{rejected:?}");
+        let rejected = sender.send(&[wrong]).await.unwrap().unwrap();
+        assert_eq!(rejected.rejected_log_records, 1);
+        assert!(rejected.error_message.contains(reason) && rejected.error_message.len() < 600, "{rejected:?}");
+    }
+    for wrong in [Value::IntValue(1), Value::BytesValue(lines[0].clone().into_bytes())] {
+        let rejected = sender.send_records(vec![record(wrong)]).await.unwrap().unwrap();
+        assert_eq!(
+            (rejected.rejected_log_records, &*rejected.error_message),
+            (1, "the body of a log record is not a string")
+        );
     }
     // beside them the others are stored; those after one that was changed do not follow
     let mixed = [lines[0].clone(), "hello".to_owned(), lines[1].clone()];
@@ -46,7 +54,8 @@ async fn what_is_no_record_is_rejected() {
     let mut compressed = Sender::new(&collector).await;
     compressed.0 = compressed.0.send_compressed(CompressionEncoding::Gzip);
     compressed.deliver(&lines).await;
-    compressed.send_records(bomb).await.unwrap_err();
+    let too_long = compressed.send_records(bomb).await.unwrap_err();
+    assert_eq!(too_long.code(), Code::ResourceExhausted, "{too_long}");
     // without a body, and more than an agent's own requests have
     let empty = sender.send_records(vec![LogRecord::default(); 100_000]).await.unwrap().unwrap();
     assert_eq!(empty.rejected_log_records, 100_000);
@@ -54,7 +63,7 @@ async fn what_is_no_record_is_rejected() {
     let rejected = sender.send(&unrelated).await.unwrap().unwrap();
     assert_eq!(rejected.rejected_log_records, 92, "{rejected:?}");
     assert_eq!(Scrape::of(&collector).await.sum("telexec_audit_collector_rejected_records_total") as i64, {
-        10 + 1 + 100_000 + rejected.rejected_log_records
+        11 + 1 + 100_000 + rejected.rejected_log_records
     });
 }
 

@@ -118,18 +118,18 @@ async fn a_file_with_an_unusable_end_is_repaired() {
     let more = chain.lines(1, 0);
     let mut sender = Sender::new(&collector).await;
     let refused = sender.send(&more).await.unwrap_err();
-    assert!(refused.message().contains("something else has changed it"), "{refused}");
+    assert!(refused.message().contains("the file was changed by something else"), "{refused}");
     sender.deliver(&more).await;
     let kept: Vec<_> =
         collected.segments(&own_name()).iter().map(|log| std::fs::read_to_string(log).unwrap()).collect();
     assert_eq!(kept, [text(&all[..8]), text(&more)]);
 }
 
-/// Within a request too, and records before it are found.
+/// And what is in the files before it is found.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_is_full_is_rotated() {
     let (collected, mut chain) = (Collected::new(), Chain::new("e"));
-    let collector = collected.collector("").start();
+    let mut collector = collected.collector("").args(["--metrics-listen", "tcp://127.0.0.1:0"]).start();
     let mut sender = Sender::new(&collector).await;
     // it begins later, and is named by its first record
     chain.lines(100, 0);
@@ -146,7 +146,22 @@ async fn a_file_that_is_full_is_rotated() {
     assert!(rotated.metadata().unwrap().len() <= 64 << 20 && count > 70, "{count}");
     let (code, said) = verify(&[&log]).await;
     assert!(code == 0 && said.starts_with(&format!("valid: {count} records in 2 files")), "{said}");
-    assert!(collector.log().contains("whose earlier records are not here"), "{}", collector.log());
+    let scrape = Scrape::of(&collector).await;
+    assert_eq!(scrape.value("telexec_audit_collector_breaks_total"), 0.0);
+    assert_eq!(scrape.value("telexec_audit_collector_repeated_records_total"), 4.0);
+    let bytes = rotated.metadata().unwrap().len() + log.metadata().unwrap().len() + 4 * 4096;
+    assert_eq!(scrape.value("telexec_audit_collector_bytes") as u64, bytes);
+    until("it is reported", async || collector.log().contains("whose earlier records are not here")).await;
+    // killed after it was rotated
+    collector.terminate().await;
+    std::fs::remove_file(&log).unwrap();
+    let kept = std::fs::read_to_string(&rotated).unwrap().lines().count();
+    let collector = collected.collector("").start();
+    let mut chain = Chain::new("e");
+    chain.lines(100, 0);
+    let again = chain.lines(4 + kept, 900_000);
+    Sender::new(&collector).await.deliver(&again[kept - 2..kept + 2]).await;
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), text(&again[kept..kept + 2]));
 }
 
 /// Files that were last written long ago are removed, of agents that are gone too.
