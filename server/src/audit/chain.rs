@@ -55,6 +55,9 @@ pub(super) struct Entry {
     /// Records that could not be written before this one.
     #[serde(default)]
     pub(super) dropped: u64,
+    /// Not looked at here, but by those who read it elsewhere.
+    #[serde(rename = "trace_id")]
+    _trace_id: Option<String>,
     pub(super) prev: String,
     pub(super) hash: String,
 }

@@ -29,12 +29,6 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// `None`: it is no record.
-    pub(super) fn of(text: &[u8]) -> Option<Self> {
-        let Head { seq, time, event, hash, trace_id } = serde_json::from_slice(text).ok()?;
-        Some(Self { seq, time, event, hash, trace_id, text: text.to_vec() })
-    }
-
     /// Whether something was denied, refused or rejected.
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self.event.as_str(), "denied" | "refused" | "rejected")
@@ -237,7 +231,11 @@ fn read_lines(open: &mut Open, next: u64, limit: usize, buffer: &mut Vec<u8>) ->
     open.offset += whole as u64;
     let lines = read.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n');
     let lines = lines.filter(|line| number(line).is_none_or(|seq| seq >= next));
-    let lines: Vec<_> = lines.filter_map(Line::of).filter(|line| line.seq >= next).collect();
+    let record = |text: &[u8]| {
+        let Head { seq, time, event, hash, trace_id } = serde_json::from_slice(text).ok()?;
+        Some(Line { seq, time, event, hash, trace_id, text: text.to_vec() })
+    };
+    let lines: Vec<_> = lines.filter_map(record).filter(|line| line.seq >= next).collect();
     Ok(if lines.is_empty() { Read::Old } else { Read::Lines(lines) })
 }
 

@@ -47,14 +47,7 @@ pub(super) fn open(path: &Path) -> io::Result<Tail> {
     };
     if last.is_none() {
         // it was rotated just before the agent ended
-        last = match files::rotated(path)?.pop() {
-            Some((_, before)) => {
-                let mut before = File::open(before)?;
-                let length = length_of(&before)?;
-                last_whole_line(&mut before, length)?.1
-            }
-            None => None,
-        };
+        last = last_rotated(path)?;
     }
     let last = last.unwrap_or_else(Link::none);
     let first = first.unwrap_or(if length == 0 { last.seq.saturating_add(1) } else { last.seq });
@@ -66,18 +59,22 @@ pub(super) fn open(path: &Path) -> io::Result<Tail> {
 /// # Errors
 /// A file cannot be read.
 pub(super) fn last(path: &Path) -> io::Result<Option<Link>> {
-    let rotated = files::rotated(path)?.into_iter().map(|(_, path)| path);
-    for path in rotated.chain([path.to_owned()]).rev() {
-        let mut file = match File::open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            file => file?,
-        };
-        let length = length_of(&file)?;
-        if let Some(last) = last_whole_line(&mut file, length)?.1 {
-            return Ok(Some(last));
-        }
-    }
-    Ok(None)
+    last_in(path)?.map_or_else(|| last_rotated(path), |last| Ok(Some(last)))
+}
+
+/// The last record of the newest rotated file.
+fn last_rotated(path: &Path) -> io::Result<Option<Link>> {
+    files::rotated(path)?.pop().map_or(Ok(None), |(_, newest)| last_in(&newest))
+}
+
+/// The last record in a file, which need not be there.
+fn last_in(path: &Path) -> io::Result<Option<Link>> {
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    let length = length_of(&file)?;
+    Ok(last_whole_line(&mut file, length)?.1)
 }
 
 fn length_of(file: &File) -> io::Result<u64> {

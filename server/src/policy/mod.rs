@@ -314,7 +314,8 @@ impl Policy {
 
     /// The same of approving or rejecting some start.
     pub(crate) fn may_review(&self, caller: &Caller, rpc: Rpc) -> bool {
-        self.may_permit(caller, &[Some(rpc.as_str()), rpc.group()].into_iter().flatten().collect::<Vec<_>>())
+        let names: Vec<_> = [rpc.as_str()].into_iter().chain(rpc.group()).collect();
+        self.may_permit(caller, &names)
     }
 
     /// Whether a rule about an action, or its group, may permit it to this caller.

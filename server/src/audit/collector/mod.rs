@@ -110,12 +110,13 @@ impl Collector {
         DirBuilder::new().recursive(true).mode(0o700).create(&config.directory)?;
         missing.into_iter().try_for_each(files::sync_directory)?;
         let is_other = |path: &PathBuf| path.file_name().is_some_and(|name| !is_collected(name));
-        if let Some(other) = entries(&config.directory)?.iter().find(|path| is_other(path)) {
+        let found = entries(&config.directory)?;
+        if let Some(other) = found.iter().find(|path| is_other(path)) {
             return Err(io::Error::other(format!("{} is in it: use a directory for nothing else", other.display())));
         }
         let held = files::lock(&config.directory.join("collector"))?;
         let mut logs = HashMap::new();
-        for path in entries(&config.directory)? {
+        for path in found {
             let name = path.file_name().and_then(|name| name.to_str()?.strip_suffix(SUFFIX)).map(str::to_owned);
             if let Some(name) = name {
                 let log = AgentLog::new(path, &identity_of(&name));

@@ -1,8 +1,8 @@
 //! Finds a record in a file of a log by its number, by binary search: a peer decides how often that is done.
 
 use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rustix::fs::OFlags;
@@ -64,19 +64,11 @@ fn find(path: &Path, seq: u64) -> io::Result<Option<Vec<u8>>> {
 }
 
 /// As much as there is, and no more than this.
-fn read(file: &File, offset: u64, most: usize) -> io::Result<Vec<u8>> {
-    let mut buffer = vec![0; most];
-    let mut filled = 0;
-    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match file.read_at(rest, offset + filled as u64) {
-            Ok(0) => break,
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    buffer.truncate(filled);
-    Ok(buffer)
+fn read(mut file: &File, offset: u64, most: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(offset))?;
+    file.take(most as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 #[cfg(test)]

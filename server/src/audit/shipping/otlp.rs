@@ -155,7 +155,7 @@ async fn export(
 fn failure(status: &Status) -> io::Error {
     match status.source() {
         Some(source) => lost(source),
-        None if status.code() == Code::Unimplemented => io::Error::other(
+        None if status.code() == Code::Unimplemented && status.message().is_empty() => io::Error::other(
             "what listens there does not collect logs: an agent does with [audit_collector] in its configuration",
         ),
         None => io::Error::other(format!("the collector answers {:?}: {}", status.code(), shown(status.message()))),

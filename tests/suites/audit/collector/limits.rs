@@ -26,7 +26,7 @@ async fn what_is_no_record_is_rejected() {
         (record_of("{\"seq\":1,\n\"time\":\"t\",\"event\":\"e\""), "it has a newline"),
         // whose numbers could not be found again
         (record_of(r#" {"seq":1,"time":"t","event":"e""#), "no agent writes it so"),
-        (record_of(r#"{"seq":1,"time":"t","event":"e","trace_id":1"#), "no agent writes it so"),
+        (record_of(r#"{"seq":1,"time":"t","event":"e","trace_id":1"#), "expected a string"),
         (numbered_0.lines(1, 0).remove(0), "its number is 0"),
         ("x".repeat(2 << 20), "longer than 1 MiB"),
         (long, "[cut]"),
